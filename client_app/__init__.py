@@ -1,0 +1,1 @@
+"""Flower client app of FedBNN."""

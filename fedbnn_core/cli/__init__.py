@@ -1,0 +1,43 @@
+"""The `fedbnn` command: one module per subcommand, heavy imports inside them."""
+
+import sys
+
+import typer
+from rich.console import Console
+
+from fedbnn_core import __version__
+from fedbnn_core.errors import FedBNNError
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="fedbnn",
+    help="Train 1-bit neural networks in federation, and run them anywhere.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"fedbnn {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: bool = typer.Option(
+        False, "--version", callback=_print_version, is_eager=True, help="Show version."
+    ),
+) -> None:
+    """Train 1-bit neural networks in federation, and run them anywhere."""
+
+
+def main() -> None:
+    """Run the command line; a FedBNN error is one clear line and exit code 1."""
+    try:
+        app()
+    except FedBNNError as error:
+        Console(stderr=True).print(f"[bold red]error:[/] {error}", highlight=False)
+        sys.exit(1)

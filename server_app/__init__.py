@@ -1,0 +1,1 @@
+"""Flower server app of FedBNN."""
