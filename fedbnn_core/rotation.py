@@ -1,0 +1,146 @@
+"""Learned rotations that bring a layer's weights close to their signs.
+
+A layer has one pair of orthogonal matrices ``R1`` (n1 x n1) and ``R2`` (n2 x n2),
+shared by all its filters. With a filter's n = n1*n2 weights reshaped row-major to X,
+
+    rot(w) = R1^T X R2,   equal to   (R1 kron R2)^T vec(X).
+
+The pair is learned without gradients (fedbnn.md section 2) and never averaged.
+"""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+__all__ = [
+    "angular_cosine",
+    "common_start",
+    "factor_pair",
+    "learn_rotation",
+    "orthogonality_error",
+    "rotate",
+    "rotate_back",
+    "sign",
+]
+
+Rotation = tuple[Tensor, Tensor]
+
+
+def sign(x: Tensor) -> Tensor:
+    """Return +1 where x >= 0 and -1 elsewhere; sign(0) = +1, unlike torch.sign."""
+    return torch.where(x >= 0, 1.0, -1.0).to(x.dtype)
+
+
+def factor_pair(n: int) -> tuple[int, int]:
+    """Return (n1, n2), n1 the largest divisor of n with n1 <= sqrt(n)."""
+    if n < 1:
+        raise ValueError(f"a filter needs at least one weight, got n = {n}")
+    n1 = next(d for d in range(math.isqrt(n), 0, -1) if n % d == 0)
+    return n1, n // n1
+
+
+def common_start(
+    n: int, *, start: str = "identity", seed: Sequence[int] = (0,)
+) -> Rotation:
+    """Return the (R1, R2) from which every client of a run starts each round.
+
+    Parameters
+    ----------
+    n : weights per filter.
+    start : "identity", or "haar" for uniformly random orthogonal matrices.
+    seed : integers that fix the Haar draw; the same on all clients, because rotated
+        weights of clients with different starts do not agree and average to noise.
+    """
+    n1, n2 = factor_pair(n)
+    if start == "identity":
+        return torch.eye(n1), torch.eye(n2)
+    if start != "haar":
+        raise ValueError(f"rotation start must be 'identity' or 'haar', got {start!r}")
+    generator = torch.Generator().manual_seed(
+        sum(part * 1_000_003**i for i, part in enumerate(seed)) % (2**63)
+    )
+    return _haar(n1, generator), _haar(n2, generator)
+
+
+def _haar(size: int, generator: torch.Generator) -> Tensor:
+    gaussian = torch.randn(size, size, generator=generator, dtype=torch.float64)
+    q, r = torch.linalg.qr(gaussian)
+    # Fixing the signs of R's diagonal makes QR unique and Q uniformly distributed.
+    return (q * torch.where(r.diagonal() >= 0, 1.0, -1.0)).float()
+
+
+def rotate(weights: Tensor, rotation: Rotation) -> Tensor:
+    """Return rot(w) = R1^T X R2 for every filter, in the shape of ``weights``.
+
+    ``weights`` is (filters, ...) with n1*n2 values per filter.
+    """
+    r1, r2 = rotation
+    blocks = weights.reshape(-1, r1.shape[0], r2.shape[0])
+    return torch.matmul(r1.t(), torch.matmul(blocks, r2)).reshape(weights.shape)
+
+
+def rotate_back(weights: Tensor, rotation: Rotation) -> Tensor:
+    """Return R1 X R2^T for every filter: the inverse and the adjoint of `rotate`."""
+    r1, r2 = rotation
+    return rotate(weights, (r1.t(), r2.t()))
+
+
+@torch.no_grad()
+def learn_rotation(
+    weights: Tensor, rotation: Rotation, *, iterations: int = 3
+) -> Rotation:
+    """Return (R1, R2) improved by bi-rotation steps (fedbnn.md section 2).
+
+    With B_i = sign(R1^T X_i R2) over all filters i, one iteration is
+
+        D1 = sum_i B_i R2^T X_i^T = U S V^T,   R1 <- V U^T
+        D2 = sum_i X_i^T R1 B_i   = U S V^T,   R2 <- U V^T
+
+    and never decreases sum_i tr(B_i R2^T X_i^T R1).
+
+    Parameters
+    ----------
+    weights : standardised fused weights (filters, ...); no gradient flows.
+    rotation : the current pair, float32.
+    iterations : number of iterations; 0 returns ``rotation``.
+    """
+    r1, r2 = rotation
+    n1, n2 = r1.shape[0], r2.shape[0]
+    x = weights.detach().reshape(-1, n1, n2)
+    x_rows = x.permute(1, 0, 2).reshape(n1, -1)  # R1's view: n1 x (filters * n2)
+    x_columns = x.reshape(-1, n2)  # R2's view: (filters * n1) x n2
+    for _ in range(iterations):
+        b = sign(torch.matmul(r1.t(), torch.matmul(x, r2)))
+        b_r2t = torch.matmul(b, r2.t()).permute(1, 0, 2).reshape(n1, -1)
+        u, v_t = _orthogonal_factors(b_r2t @ x_rows.t())
+        r1 = v_t.t() @ u.t()
+        r1_b = torch.matmul(r1, b).reshape(-1, n2)
+        u, v_t = _orthogonal_factors(x_columns.t() @ r1_b)
+        r2 = u @ v_t
+    return r1.to(rotation[0].dtype), r2.to(rotation[1].dtype)
+
+
+def _orthogonal_factors(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    """Return U and V^T of the SVD, in float64 so that V U^T is orthogonal to 1e-7."""
+    u, _, v_t = torch.linalg.svd(matrix.double())
+    return u.to(matrix.dtype), v_t.to(matrix.dtype)
+
+
+def orthogonality_error(matrix: Tensor) -> float:
+    """Return max |R^T R - I|, computed in float64."""
+    r = matrix.double()
+    identity = torch.eye(r.shape[0], dtype=r.dtype, device=r.device)
+    return float((r.t() @ r - identity).abs().max())
+
+
+def angular_cosine(weights: Tensor) -> float:
+    """Return the mean over filters of cos(phi) = sign(v).v / (sqrt(n) |v|).
+
+    1 means that binarization turns the weights by no angle at all; Gaussian weights
+    without rotation give sqrt(2/pi) = 0.798. All-zero filters count as 0.
+    """
+    v = weights.detach().reshape(weights.shape[0], -1)
+    norm = v.norm(dim=1).clamp_min(torch.finfo(v.dtype).tiny)
+    return float((v.abs().sum(dim=1) / (norm * math.sqrt(v.shape[1]))).mean())
