@@ -1,0 +1,32 @@
+"""Datasets, their partitions among clients, and their batches.
+
+This package works without torch; `fedbnn_core.data.batches` needs it.
+"""
+
+from fedbnn_core.data.dataset import Augmentation, Dataset, split_test
+from fedbnn_core.data.partition import (
+    PARTITION_SCHEMES,
+    class_counts,
+    label_entropy,
+    load_client_partition,
+    load_partition,
+    partition_indices,
+    save_partition,
+)
+from fedbnn_core.data.registry import data_folder, dataset_names, load_dataset
+
+__all__ = [
+    "PARTITION_SCHEMES",
+    "Augmentation",
+    "Dataset",
+    "class_counts",
+    "data_folder",
+    "dataset_names",
+    "label_entropy",
+    "load_client_partition",
+    "load_dataset",
+    "load_partition",
+    "partition_indices",
+    "save_partition",
+    "split_test",
+]

@@ -1,0 +1,42 @@
+"""Open .npz archives so that any damage becomes one clear error."""
+
+import lzma
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedbnn_core.errors import DataError
+
+__all__ = ["open_npz"]
+
+
+@contextmanager
+def open_npz(path: Path) -> Iterator[Mapping[str, NDArray[Any]]]:
+    """Open an archive whose members are read when they are asked for.
+
+    Never unpickles: a member of Python objects is an error like any damage.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            if not isinstance(archive, np.lib.npyio.NpzFile):
+                raise DataError(f"{path} is a single array, but an .npz was expected.")
+            yield archive
+    except (
+        OSError,
+        EOFError,
+        KeyError,
+        ValueError,
+        lzma.LZMAError,
+        zipfile.BadZipFile,
+        zlib.error,
+    ) as error:
+        raise DataError(
+            f"{path} cannot be read as .npz: {error}. Replace the file; arrays must be "
+            "plain numbers or fixed-width text, not Python objects."
+        ) from error

@@ -1,0 +1,224 @@
+"""Turn uint8 images into normalised, augmented float batches on a device.
+
+Every step works on a whole batch of tensors; no Python code runs per image.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional as F
+
+from fedbnn_core.data.dataset import NO_AUGMENTATION, Augmentation, Dataset
+from fedbnn_core.errors import ConfigError
+
+__all__ = ["ClientData", "batch_sizes", "evaluation_batches", "normalise"]
+
+# A client up to this size keeps its images as normalised floats: one gather then
+# makes a batch. It is per client, so it stays far below what training itself takes.
+_FLOAT_CACHE_BYTES = 64 * 2**20
+
+
+def normalise(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
+    """Map uint8 pixels to ``(pixel / 255 - mean) / std`` per channel, as float32.
+
+    Parameters
+    ----------
+    images : uint8 (n, c, h, w)
+        On any device; the result is on the same one.
+    mean, std : sequence of float
+        One number per channel.
+    """
+    shape = (1, -1, 1, 1)
+    scale = torch.tensor([1 / (255 * s) for s in std], device=images.device)
+    shift = torch.tensor(
+        [-m / s for m, s in zip(mean, std, strict=True)], device=images.device
+    )
+    return torch.addcmul(shift.view(shape), images.float(), scale.view(shape))
+
+
+def batch_sizes(num_samples: int, batch_size: int) -> list[int]:
+    """Cut an epoch into batches, none of which holds a single sample.
+
+    Batch normalisation has no variance over one sample, so a last batch of one joins
+    the batch before it. A client with one sample in all gets one batch of two, the
+    same sample twice; a client without samples gets no batch.
+
+    Returns
+    -------
+    list of int
+        Their sum is `num_samples`, except that one sample makes ``[2]``.
+    """
+    if batch_size < 2:
+        raise ConfigError(
+            f"The batch size must be at least 2, but got {batch_size}: batch "
+            "normalisation cannot train on single samples."
+        )
+    if num_samples == 1:
+        return [2]
+    full, rest = divmod(num_samples, batch_size)
+    sizes = [batch_size] * full
+    if rest == 1:
+        sizes[-1] += 1
+    elif rest:
+        sizes.append(rest)
+    return sizes
+
+
+class ClientData:
+    """One client's training samples on its device, ready to be iterated.
+
+    Parameters
+    ----------
+    images : uint8 array (n, c, h, w)
+        Copied, so that a shared memory map stays untouched.
+    labels : int array (n,)
+        One label per image.
+    mean, std : sequence of float
+        Normalisation per channel, of pixels / 255.
+    augmentation : Augmentation, optional
+        What happens to an image each time it is used.
+    device : str or torch.device, default "cpu"
+        Where the batches are made and delivered.
+    """
+
+    def __init__(
+        self,
+        images: NDArray[np.uint8],
+        labels: NDArray[Any],
+        mean: Sequence[float],
+        std: Sequence[float],
+        *,
+        augmentation: Augmentation = NO_AUGMENTATION,
+        device: str | torch.device = "cpu",
+    ) -> None:
+        self._augmentation = augmentation
+        self._mean, self._std = tuple(mean), tuple(std)
+        self._crop = images.shape[2:]
+        self.labels = torch.from_numpy(np.array(labels, dtype=np.int64)).to(device)
+        pixels = torch.from_numpy(np.array(images)).to(device)
+        padding = augmentation.crop_padding
+        # Padding comes before normalisation: the border is black, not average grey.
+        pixels = F.pad(pixels, (padding,) * 4) if padding else pixels
+        self._is_normalised = pixels.numel() * 4 <= _FLOAT_CACHE_BYTES
+        self._images = (
+            normalise(pixels, self._mean, self._std) if self._is_normalised else pixels
+        )
+
+    @classmethod
+    def of(
+        cls,
+        dataset: Dataset,
+        indices: NDArray[np.int64],
+        *,
+        device: str | torch.device = "cpu",
+    ) -> "ClientData":
+        """Take the samples that a partition gives to one client."""
+        # A sorted read touches each page of a memory map once.
+        indices = np.sort(indices)
+        return cls(
+            dataset.x_train[indices],
+            dataset.y_train[indices],
+            dataset.mean,
+            dataset.std,
+            augmentation=dataset.augmentation,
+            device=device,
+        )
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def epoch(self, batch_size: int, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Go through all samples once in random order.
+
+        Parameters
+        ----------
+        batch_size : int
+            See `batch_sizes` for the last batch.
+        seed : int
+            Fixes order and augmentation, equally on every device; derive it from the
+            run's seed, the round, the client and the epoch.
+
+        Yields
+        ------
+        tuple of Tensor
+            Images float32 (b, c, h, w) and labels int64 (b,).
+        """
+        # Drawn on the CPU, so that the numbers do not depend on the device.
+        generator = torch.Generator().manual_seed(seed)
+        device = self.labels.device
+        sizes = batch_sizes(len(self), batch_size)
+        total = sum(sizes)
+        order = torch.randperm(max(len(self), 1), generator=generator)
+        order = order.expand(total).to(device) if len(self) == 1 else order.to(device)
+        offsets = flips = None
+        if self._augmentation.crop_padding:
+            highest = 2 * self._augmentation.crop_padding + 1
+            offsets = torch.randint(highest, (2, total), generator=generator)
+            offsets = offsets.to(device)
+        if self._augmentation.horizontal_flip:
+            flips = torch.rand(total, generator=generator).lt(0.5).to(device)
+
+        start = 0
+        for size in sizes:
+            batch = slice(start, start + size)
+            images = self._take(
+                order[batch], None if offsets is None else offsets[:, batch]
+            )
+            if flips is not None:
+                images = torch.where(
+                    flips[batch].view(-1, 1, 1, 1), images.flip(3), images
+                )
+            if not self._is_normalised:
+                images = normalise(images, self._mean, self._std)
+            yield images, self.labels[order[batch]]
+            start += size
+
+    def _take(self, rows: Tensor, offsets: Tensor | None) -> Tensor:
+        """Gather images, each cut out of its padded frame at its own offset."""
+        if offsets is None:
+            return self._images[rows]
+        height, width = self._crop
+        windows = self._images.unfold(2, height, 1).unfold(3, width, 1)
+        # Indices around the channel slice put it behind the batch: (b, c, h, w).
+        return windows[rows, :, offsets[0], offsets[1]]
+
+
+def evaluation_batches(
+    images: NDArray[np.uint8],
+    labels: NDArray[Any],
+    mean: Sequence[float],
+    std: Sequence[float],
+    batch_size: int,
+    device: str | torch.device = "cpu",
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Go through samples in order, normalised and never augmented.
+
+    Parameters
+    ----------
+    images : uint8 array (n, c, h, w)
+        May be a memory map; one batch at a time is read.
+    labels : int array (n,)
+        One label per image.
+    mean, std : sequence of float
+        Normalisation per channel, of pixels / 255.
+    batch_size : int
+        The last batch holds what is left, even a single sample.
+    device : str or torch.device, default "cpu"
+        Where the batches are delivered.
+
+    Yields
+    ------
+    tuple of Tensor
+        Images float32 (b, c, h, w) and labels int64 (b,).
+    """
+    if batch_size < 1:
+        raise ConfigError(f"The batch size must be at least 1, but got {batch_size}.")
+    for start in range(0, len(labels), batch_size):
+        batch = slice(start, start + batch_size)
+        pixels = torch.from_numpy(np.array(images[batch])).to(device)
+        targets = torch.from_numpy(np.array(labels[batch], dtype=np.int64)).to(device)
+        yield normalise(pixels, mean, std), targets
