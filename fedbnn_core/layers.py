@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from fedbnn_core.binarize import (
     Sharpness,
+    activation_sign,
     mixed_sign,
-    padded_sign,
     standardize_filters,
 )
 from fedbnn_core.rotation import (
@@ -213,21 +213,26 @@ class RotatedBinaryConv2d(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return conv(sign(x), sign(w~)) * s + bias, with one-padding."""
+        """Return conv(sign(x), sign(w~)) * s + bias; padded taps are +1."""
         if self.options.activation == "per-sample":
             x = _standardize_samples(x)
-        x = padded_sign(
-            x, padding=self.padding, sharpness=self.sharpness, clamp=self.clamp
-        )
-        bias = self.bias if self.scale is None else None
+        weight = self.binary_weight()
+        # One-padding without a padded copy: with a' = a - 1 the padded taps are 0,
+        # and conv(a, w) = conv(a', w) + sum(w). All values stay exact integers.
+        shift = 1.0 if self.padding > 0 else 0.0
+        a = activation_sign(x, sharpness=self.sharpness, clamp=self.clamp, shift=shift)
+        offset = weight.sum(dim=(1, 2, 3)) if shift else None
         out = F.conv2d(
-            x, self.binary_weight(), bias, stride=self.stride, groups=self.groups
+            a,
+            weight,
+            offset,
+            stride=self.stride,
+            padding=self.padding,
+            groups=self.groups,
         )
         if self.scale is not None:
             out = out * self.scale[:, None, None]
-            if self.bias is not None:
-                out = out + self.bias[:, None, None]
-        return out
+        return out if self.bias is None else out + self.bias[:, None, None]
 
     @torch.no_grad()
     def diagnostics(self) -> LayerDiagnostics:
