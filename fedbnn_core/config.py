@@ -1,0 +1,215 @@
+"""The typed configuration of a run, parsed once from ``[tool.flwr.app.config]``.
+
+Keys are kebab-case in TOML and snake_case here. Defaults live in ``pyproject.toml``
+only; `default_mapping` reads them. An unknown key, a wrong type or a value out of
+range is a `ConfigError` that names the valid choices.
+"""
+
+import math
+import sys
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from fedbnn_core.data.partition import PARTITION_SCHEMES
+from fedbnn_core.errors import ConfigError
+from fedbnn_core.methods import method_names
+
+__all__ = ["AGGREGATIONS", "METHODS", "RunConfig", "Value", "default_mapping"]
+
+Value = str | int | float | bool
+
+METHODS = method_names()
+MODELS = ("cnn4", "resnet10", "resnet18", "convnext-tiny")
+AGGREGATIONS = ("server", "client")
+ACTIVATIONS = ("static", "per-sample")
+ROTATION_STARTS = ("identity", "haar")
+
+
+def _choice(*choices: str) -> Any:
+    return field(metadata={"choices": choices})
+
+
+def _within(minimum: float = -math.inf, maximum: float = math.inf) -> Any:
+    return field(metadata={"range": (minimum, maximum)})
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """Everything that decides a run; the same object on server and clients."""
+
+    method: str = _choice(*METHODS)
+    """How clients train and what the server combines."""
+    model: str = _choice(*MODELS)
+    """The network."""
+    model_width: int = _within(1, 4096)
+    """Channels of a ResNet's first stage; 64 is the standard net."""
+    dataset: str
+    """A dataset's name, or folder:PATH or npz:PATH."""
+    data_dir: str
+    """Where datasets lie; empty means the usual places."""
+    faithful_test_statistics: bool
+    """Normalise FMNIST and SVHN test images by test-set statistics (leaky)."""
+    partition: str = _choice(*PARTITION_SCHEMES)
+    """How the training data is divided among the clients."""
+    dirichlet_alpha: float = _within(1e-6, 1e6)
+    """Concentration of the dirichlet partition."""
+    label_fraction: float = _within(1e-6, 1.0)
+    """Share of the labels a client of the label-fraction partition holds."""
+    min_partition_size: int = _within(0, 10**9)
+    """Smallest client of the dirichlet partition."""
+    data_seed: int = _within(0, 2**63 - 1)
+    """Fixes the partition and the validation/test halves."""
+
+    num_server_rounds: int = _within(1, 10**6)
+    """Rounds of the run; also the length of the sharpness schedule."""
+    clients_per_round: int = _within(1, 10**6)
+    """Clients sampled in each round; fewer if fewer are connected."""
+    local_epochs: int = _within(1, 10**4)
+    """Passes of a client over its data per round."""
+    batch_size: int = _within(2, 10**6)
+    """Samples per step; batch normalisation needs two."""
+    lr: float = _within(0.0, 1e3)
+    """Learning rate of SGD in the first rounds."""
+    lr_halve_from: int = _within(0, 10**9)
+    """First round (from 0) with half the learning rate; 0 means never."""
+    lr_halve_every: int = _within(1, 10**9)
+    """Rounds between further halvings."""
+    momentum: float = _within(0.0, 0.9999)
+    """Momentum of the clients' SGD, restarted every round."""
+    weight_decay: float = _within(0.0, 1.0)
+    """Weight decay of the clients' SGD."""
+    seed: int = _within(0, 2**63 - 1)
+    """Fixes initial weights, client sampling and the order of samples."""
+
+    aggregation: str = _choice(*AGGREGATIONS)
+    """FedBNN's w~: mixed on the server, or by each client and then averaged."""
+    server_alignment: bool
+    """False fixes beta = 1 and lambda = 1 (ablation)."""
+    rotation_start: str = _choice(*ROTATION_STARTS)
+    """R at the start of every round."""
+    rotation_iterations: int = _within(0, 1000)
+    """Bi-rotation iterations at the start of every local epoch."""
+    activation: str = _choice(*ACTIVATIONS)
+    """Static thresholds, or RBNN's per-sample standardisation (not exportable)."""
+    pool_before_bn: bool
+    """CNN4: pool before batch normalisation."""
+    float_first: bool
+    """CNN4: keep the first convolution in float."""
+
+    evaluate_every: int = _within(1, 10**6)
+    """Rounds between evaluations on the validation half; the last always counts."""
+    round_timeout_s: float = _within(1.0, 1e9)
+    """How long a round waits for replies."""
+    device: str
+    """auto, cpu, cuda, cuda:1, mps, ..."""
+    client_threads: int = _within(0, 4096)
+    """Torch threads of a client; 0 leaves the choice to torch."""
+    output_dir: str
+    """Where run directories are made; relative to where Flower runs the server."""
+    run_name: str
+    """Last part of the run directory's name; empty means method and dataset."""
+
+    def __post_init__(self) -> None:
+        for entry in fields(self):
+            _check_value(entry.name, getattr(self, entry.name), entry.metadata)
+
+    @classmethod
+    def from_mapping(
+        cls, mapping: Mapping[str, Any], *, complete: bool = True
+    ) -> "RunConfig":
+        """Parse kebab-case keys.
+
+        Parameters
+        ----------
+        mapping : key to value, as Flower hands it over in ``context.run_config``.
+        complete : False fills absent keys from the defaults in ``pyproject.toml``.
+        """
+        known = {entry.name.replace("_", "-"): entry for entry in fields(cls)}
+        unknown = sorted(set(mapping) - set(known))
+        if unknown:
+            raise ConfigError(
+                f"unknown config key{'s' if len(unknown) > 1 else ''} "
+                f"{', '.join(map(repr, unknown))}; valid keys: {', '.join(known)}"
+            )
+        values = dict(mapping) if complete else default_mapping() | dict(mapping)
+        missing = [key for key in known if key not in values]
+        if missing:
+            raise ConfigError(
+                f"missing config keys: {', '.join(missing)}; take them from "
+                "[tool.flwr.app.config] of FedBNN's pyproject.toml"
+            )
+        return cls(
+            **{
+                entry.name: _convert(key, values[key], entry.type)
+                for key, entry in known.items()
+            }
+        )
+
+    def to_mapping(self) -> dict[str, Value]:
+        """Return the kebab-case mapping; the inverse of `from_mapping`."""
+        return {
+            entry.name.replace("_", "-"): getattr(self, entry.name)
+            for entry in fields(self)
+        }
+
+    def learning_rate(self, round_index: int) -> float:
+        """Return the rate of a round counted from 0 (baselines.md 7.14)."""
+        if self.lr_halve_from == 0 or round_index < self.lr_halve_from:
+            return self.lr
+        halvings = 1 + (round_index - self.lr_halve_from) // self.lr_halve_every
+        return float(self.lr * 0.5**halvings)
+
+
+def _convert(key: str, value: Any, wanted: Any) -> Value:
+    """Return the value as the field's type; an int is a valid float, no more."""
+    if wanted is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if type(value) is not wanted:
+        raise ConfigError(
+            f"config key {key!r} must be a {wanted.__name__}, "
+            f"got {value!r} ({type(value).__name__})"
+        )
+    return value  # type: ignore[no-any-return]
+
+
+def _check_value(name: str, value: Any, rules: Mapping[str, Any]) -> None:
+    key = name.replace("_", "-")
+    choices = rules.get("choices")
+    if choices is not None and value not in choices:
+        raise ConfigError(
+            f"config key {key!r} must be one of {', '.join(choices)}; got {value!r}"
+        )
+    if "range" in rules:
+        low, high = rules["range"]
+        # Written so that NaN fails.
+        if not low <= value <= high:
+            raise ConfigError(
+                f"config key {key!r} must be between {low:g} and {high:g}, got {value}"
+            )
+
+
+@cache
+def _read_defaults() -> Mapping[str, Value]:
+    places = (
+        Path(__file__).resolve().parent.parent / "pyproject.toml",
+        Path(sys.prefix) / "share" / "fedbnn" / "pyproject.toml",
+    )
+    for path in places:
+        if path.is_file():
+            content = tomllib.loads(path.read_text(encoding="utf-8"))
+            if content.get("project", {}).get("name") == "fedbnn":
+                defaults: Mapping[str, Value] = content["tool"]["flwr"]["app"]["config"]
+                return defaults
+    raise ConfigError(
+        f"FedBNN's pyproject.toml with the default config is in none of "
+        f"{', '.join(map(str, places))}; reinstall fedbnn"
+    )
+
+
+def default_mapping() -> dict[str, Value]:
+    """Return a copy of the defaults in ``[tool.flwr.app.config]``."""
+    return dict(_read_defaults())

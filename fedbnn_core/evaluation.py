@@ -1,0 +1,76 @@
+"""Accuracy and loss of a model on held-out images."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import nn
+
+from fedbnn_core.data.batches import normalise
+
+__all__ = ["Evaluation", "HeldOut", "evaluate"]
+
+_BATCH = 500
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What a model scored."""
+
+    accuracy: float
+    """Share of correctly classified images, 0 to 1."""
+    loss: float
+    """Mean cross-entropy."""
+    confusion: NDArray[np.int64]
+    """Counts (true class, predicted class)."""
+
+
+class HeldOut:
+    """Normalised held-out images on a device, prepared once for many evaluations."""
+
+    def __init__(
+        self,
+        images: NDArray[np.uint8],
+        labels: NDArray[np.int64],
+        mean: tuple[float, ...],
+        std: tuple[float, ...],
+        *,
+        num_classes: int,
+        device: str | torch.device = "cpu",
+    ) -> None:
+        self.images = torch.from_numpy(np.ascontiguousarray(images)).to(device)
+        self.labels = torch.from_numpy(np.asarray(labels, dtype=np.int64)).to(device)
+        self.mean, self.std, self.num_classes = mean, std, num_classes
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+@torch.inference_mode()
+def evaluate(
+    model: nn.Module, held_out: HeldOut, *, batch_size: int = _BATCH
+) -> Evaluation:
+    """Return accuracy, loss and confusion counts; the model is left in eval mode.
+
+    Without images accuracy and loss are NaN.
+    """
+    model.eval()
+    classes = held_out.num_classes
+    confusion = torch.zeros(classes * classes, dtype=torch.int64)
+    total_loss = 0.0
+    for start in range(0, len(held_out), batch_size):
+        images = held_out.images[start : start + batch_size]
+        labels = held_out.labels[start : start + batch_size]
+        logits = model(normalise(images, held_out.mean, held_out.std))
+        total_loss += float(F.cross_entropy(logits, labels, reduction="sum"))
+        pairs = labels * classes + logits.argmax(dim=1)
+        confusion += torch.bincount(pairs, minlength=classes * classes).cpu()
+    counts = confusion.reshape(classes, classes)
+    n = len(held_out)
+    return Evaluation(
+        accuracy=float(counts.trace()) / n if n else float("nan"),
+        loss=total_loss / n if n else float("nan"),
+        confusion=counts.numpy(),
+    )

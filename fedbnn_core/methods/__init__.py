@@ -1,0 +1,36 @@
+"""The federated methods: each module here is one of them.
+
+A method says how a client trains and what it sends back, and how the server combines
+the replies. A further method is one more module with a class named ``METHOD``.
+"""
+
+import importlib
+import pkgutil
+from typing import TYPE_CHECKING
+
+from fedbnn_core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from fedbnn_core.config import RunConfig
+    from fedbnn_core.methods.base import Method
+
+__all__ = ["create_method", "method_names"]
+
+
+def method_names() -> tuple[str, ...]:
+    """Return the names of all methods without importing them."""
+    modules = (info.name for info in pkgutil.iter_modules(__path__))
+    return tuple(sorted(name for name in modules if name != "base"))
+
+
+def create_method(
+    config: "RunConfig", input_shape: tuple[int, int, int], num_classes: int
+) -> "Method":
+    """Return the configured method for images of a shape and a number of classes."""
+    if config.method not in method_names():
+        raise ConfigError(
+            f"unknown method {config.method!r}; choose one of {method_names()}"
+        )
+    module = importlib.import_module(f"{__name__}.{config.method}")
+    method: Method = module.METHOD(config, input_shape, num_classes)
+    return method

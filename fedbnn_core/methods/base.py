@@ -1,0 +1,124 @@
+"""What every federated method has to say: the client's half and the server's half."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import nn
+
+from fedbnn_core.aggregation import Array, Arrays, ReplyArrays
+from fedbnn_core.config import RunConfig
+from fedbnn_core.data.batches import ClientData
+from fedbnn_core.layers import BinaryOptions
+from fedbnn_core.models import ModelSpec, build_model
+from fedbnn_core.seeding import derive_seed
+from fedbnn_core.training import LocalTask, prefer_channels_last
+
+__all__ = [
+    "ClientUpdate",
+    "Method",
+    "RoundResult",
+    "load_arrays",
+    "state_arrays",
+]
+
+
+@dataclass(frozen=True)
+class ClientUpdate:
+    """What a client sends back."""
+
+    arrays: Arrays
+    """The trained state, in the method's own encoding."""
+    rotations: Arrays = field(default_factory=dict)
+    """R1 and R2 of every binary layer; empty for other methods."""
+    loss: float = 0.0
+    """Mean training loss of the last local epoch."""
+    layer_metrics: dict[str, list[float]] = field(default_factory=dict)
+    """Per-layer figures by name, one number per binary layer in model order."""
+
+
+@dataclass(frozen=True)
+class RoundResult:
+    """What the server makes of a round's replies."""
+
+    broadcast: Arrays
+    """The state sent to the clients of the next round."""
+    candidates: dict[str, Arrays]
+    """States of the evaluation model to be scored; the first one is the product."""
+    layers: dict[str, dict[str, float]] = field(default_factory=dict)
+    """Figures of each binary layer, from the combined state."""
+
+
+class Method(ABC):
+    """One federated method for one run."""
+
+    binary: bool
+    """Whether it trains the binary net or the float twin."""
+
+    def __init__(
+        self, config: RunConfig, input_shape: tuple[int, int, int], num_classes: int
+    ) -> None:
+        self.config = config
+        self.spec = ModelSpec(
+            name=config.model,
+            input_shape=input_shape,
+            num_classes=num_classes,
+            binary=self.binary,
+            width=config.model_width,
+            pool_before_bn=config.pool_before_bn,
+            float_first=config.float_first,
+            options=BinaryOptions(
+                activation=config.activation,
+                rotation_start=config.rotation_start,
+                rotation_iterations=config.rotation_iterations,
+                server_alignment=config.server_alignment,
+                seed=config.seed,
+            ),
+        )
+
+    def new_model(self) -> nn.Module:
+        """Return the network that clients train, with the run's initial weights."""
+        seed = derive_seed(self.config.seed, "initial weights")
+        return prefer_channels_last(build_model(self.spec, seed=seed))
+
+    def evaluation_model(self) -> nn.Module:
+        """Return the network that `RoundResult.candidates` are loaded into."""
+        return self.new_model()
+
+    def initial_broadcast(self) -> Arrays:
+        """Return the state sent out in the first round."""
+        return state_arrays(self.new_model())
+
+    @abstractmethod
+    def expected_reply(self) -> tuple[Arrays, Arrays]:
+        """Return (arrays, rotations) with the keys, shapes and dtypes of a reply."""
+
+    @abstractmethod
+    def train(
+        self, model: nn.Module, broadcast: Arrays, data: ClientData, task: LocalTask
+    ) -> ClientUpdate:
+        """Do one client round with a model of `new_model`."""
+
+    @abstractmethod
+    def combine(
+        self, replies: Sequence[ReplyArrays], broadcast: Arrays
+    ) -> RoundResult:
+        """Combine the replies to ``broadcast``, given in partition order."""
+
+
+def state_arrays(model: nn.Module) -> Arrays:
+    """Return the model's state dict as contiguous numpy copies."""
+    return {
+        name: np.array(tensor.detach().cpu().contiguous().numpy())
+        for name, tensor in model.state_dict().items()
+    }
+
+
+def load_arrays(model: nn.Module, arrays: Mapping[str, Array]) -> None:
+    """Load a state into the model; keys must match exactly."""
+    # np.array copies: arrays from a message are read-only and torch would warn.
+    model.load_state_dict(
+        {name: torch.from_numpy(np.array(array)) for name, array in arrays.items()}
+    )

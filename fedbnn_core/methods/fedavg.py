@@ -1,0 +1,50 @@
+"""FedAvg: clients train the float twin, the server averages its state."""
+
+from collections.abc import Sequence
+
+from torch import nn
+
+from fedbnn_core.aggregation import Arrays, ReplyArrays, mean_array, normalised_weights
+from fedbnn_core.data.batches import ClientData
+from fedbnn_core.methods.base import (
+    ClientUpdate,
+    Method,
+    RoundResult,
+    load_arrays,
+    state_arrays,
+)
+from fedbnn_core.training import LocalTask, train_locally
+
+__all__ = ["METHOD", "FedAvg"]
+
+
+class FedAvg(Method):
+    """w_{t+1} = sum_k p_k w_k over every array, BN statistics included."""
+
+    binary = False
+
+    def expected_reply(self) -> tuple[Arrays, Arrays]:
+        """Return the float twin's state and no rotations."""
+        return self.initial_broadcast(), {}
+
+    def train(
+        self, model: nn.Module, broadcast: Arrays, data: ClientData, task: LocalTask
+    ) -> ClientUpdate:
+        """Train from the broadcast state and send the whole state back."""
+        load_arrays(model, broadcast)
+        loss = train_locally(model, data, task)
+        return ClientUpdate(arrays=state_arrays(model), loss=loss)
+
+    def combine(
+        self, replies: Sequence[ReplyArrays], broadcast: Arrays
+    ) -> RoundResult:
+        """Return the weighted mean, which is also what is evaluated."""
+        weights = normalised_weights(replies)
+        state = {
+            name: mean_array((reply.array(name) for reply in replies), weights)
+            for name in broadcast
+        }
+        return RoundResult(broadcast=state, candidates={"float": state})
+
+
+METHOD = FedAvg

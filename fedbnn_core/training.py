@@ -1,0 +1,108 @@
+"""One client's local training: SGD over its own samples, epoch by epoch."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from fedbnn_core.data.batches import ClientData
+from fedbnn_core.seeding import derive_seed
+
+__all__ = ["LocalTask", "choose_device", "prefer_channels_last", "train_locally"]
+
+
+@dataclass(frozen=True)
+class LocalTask:
+    """What a client is asked to do in one round."""
+
+    round_index: int
+    """The round, counted from 0."""
+    num_rounds: int
+    """All rounds of the run: with the round, the clock of the sharpness schedule."""
+    partition_id: int
+    """Which client this is; together with seed and round it fixes the batches."""
+    seed: int
+    """The run's seed."""
+    local_epochs: int
+    """Passes over the local data."""
+    batch_size: int
+    """Samples per step."""
+    lr: float
+    """Learning rate of this round."""
+    momentum: float = 0.0
+    """Momentum of SGD, zero at the round's start."""
+    weight_decay: float = 0.0
+    """Weight decay of SGD."""
+
+
+def train_locally(
+    model: nn.Module,
+    data: ClientData,
+    task: LocalTask,
+    *,
+    begin_epoch: Callable[[int], None] | None = None,
+    after_step: Callable[[int], None] | None = None,
+) -> float:
+    """Train the model in place; return the mean loss of the last epoch.
+
+    Parameters
+    ----------
+    model : on the data's device; left in training mode.
+    data : the client's samples. Without samples nothing happens and 0.0 is returned.
+    task : epochs, batch size, optimiser settings and seeds.
+    begin_epoch : called with the epoch's index before its first batch.
+    after_step : called with the number of steps done after every step.
+    """
+    model.train()
+    optimizer = torch.optim.SGD(
+        model.parameters(),
+        lr=task.lr,
+        momentum=task.momentum,
+        weight_decay=task.weight_decay,
+    )
+    mean_loss, steps = 0.0, 0
+    for epoch in range(task.local_epochs):
+        if begin_epoch is not None:
+            begin_epoch(epoch)
+        seed = derive_seed(
+            task.seed, "batches", task.round_index, task.partition_id, epoch
+        )
+        total = torch.zeros((), device=data.labels.device)
+        count = 0
+        for images, labels in data.epoch(task.batch_size, seed):
+            optimizer.zero_grad(set_to_none=True)
+            loss = F.cross_entropy(model(images), labels)
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            total += loss.detach() * len(labels)
+            count += len(labels)
+            steps += 1
+            if after_step is not None:
+                after_step(steps)
+        mean_loss = float(total) / count if count else 0.0
+    return mean_loss
+
+
+def choose_device(name: str) -> torch.device:
+    """Return the device for "auto" (the first accelerator, else the CPU) or a name."""
+    if name != "auto":
+        return torch.device(name)
+    if torch.accelerator.is_available():
+        accelerator = torch.accelerator.current_accelerator()
+        if accelerator is not None:
+            return accelerator
+    return torch.device("cpu")
+
+
+def prefer_channels_last(model: nn.Module) -> nn.Module:
+    """Lay out float convolutions channels-last, in place; binary ones do it anyway.
+
+    On a CPU a training step of CNN4 then takes two thirds of the time, mostly
+    because max-pooling vectorises.
+    """
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d):
+            module.to(memory_format=torch.channels_last)
+    return model
