@@ -4,6 +4,12 @@ This package works without torch; `fedbnn_core.data.batches` needs it.
 """
 
 from fedbnn_core.data.dataset import Augmentation, Dataset, split_test
+from fedbnn_core.data.loading import (
+    data_folder,
+    dataset_names,
+    load_dataset,
+    load_local,
+)
 from fedbnn_core.data.partition import (
     PARTITION_SCHEMES,
     class_counts,
@@ -13,7 +19,6 @@ from fedbnn_core.data.partition import (
     partition_indices,
     save_partition,
 )
-from fedbnn_core.data.registry import data_folder, dataset_names, load_dataset
 
 __all__ = [
     "PARTITION_SCHEMES",
@@ -25,6 +30,7 @@ __all__ = [
     "label_entropy",
     "load_client_partition",
     "load_dataset",
+    "load_local",
     "load_partition",
     "partition_indices",
     "save_partition",

@@ -121,7 +121,9 @@ def decode_once(
 
 
 def _digest(parts: Sequence[str], size: int) -> str:
-    return hashlib.blake2b("\0".join(parts).encode(), digest_size=size).hexdigest()
+    return hashlib.blake2b(
+        "\0".join(parts).encode("utf-8", "surrogateescape"), digest_size=size
+    ).hexdigest()
 
 
 def _fingerprint(file: Path) -> str:

@@ -1,28 +1,23 @@
-"""All datasets by name: where their files may lie and how they are prepared."""
+"""All datasets by name: what they are, where their files may lie, how they are read."""
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import partial
 from pathlib import Path
 
-from fedbnn_core.data.cache import Allocate, Decoded, decode_once
-from fedbnn_core.data.dataset import NO_AUGMENTATION, Augmentation, Dataset
-from fedbnn_core.data.readers import fmnist
-from fedbnn_core.errors import DataError
+from fedbnn_core.data.cache import Allocate, Decoded
+from fedbnn_core.data.dataset import NO_AUGMENTATION, Augmentation
+from fedbnn_core.data.readers import (
+    cifar,
+    emnist,
+    femnist,
+    fmnist,
+    npz,
+    svhn,
+    tiny_imagenet,
+)
 
-__all__ = [
-    "DATASETS",
-    "DatasetSpec",
-    "Statistics",
-    "data_folder",
-    "dataset_names",
-    "find_source",
-    "load_dataset",
-]
-
-# Where system packages put datasets for all users.
-_SHARED_FOLDERS = (Path("/usr/share/datasets"), Path("/usr/local/share/datasets"))
+__all__ = ["DATASETS", "DatasetSpec", "Source", "Statistics"]
 
 
 @dataclass(frozen=True)
@@ -49,123 +44,148 @@ class DatasetSpec:
     """What is known about a dataset before it is loaded."""
 
     name: str
-    sources: tuple[Source, ...]
+    title: str
+    terms: str
+    """Licence or terms of use, in short."""
+    num_classes: int
+    input_shape: tuple[int, int, int]
+    num_train: int
+    num_test: int
+    source: Source
+    """The format it is published in."""
     folders: tuple[str, ...] = ()
     """Folders below the data folder in which the files may lie, besides itself."""
+    download_bytes: int = 0
+    """Size of the download; 0 if there is none."""
+    by_hand: str = ""
+    """How to get the files where they cannot be downloaded."""
+    class_names: tuple[str, ...] = ()
+    """Names for files that carry none."""
     statistics: Statistics | None = None
     """None: computed from the training images."""
     augmentation: Augmentation = NO_AUGMENTATION
 
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """All formats that are looked for: as published, then NAME.npz."""
+        read_npz = partial(npz.read, class_names=self.class_names or None)
+        return self.source, Source(partial(npz.find, name=self.name), read_npz)
+
 
 _FMNIST_STATISTICS = Statistics((0.2860,), (0.3530,), (0.2868,), (0.3524,))
 
-DATASETS = {
-    spec.name: spec
-    for spec in (
-        DatasetSpec(
-            "fmnist-mini",
-            (Source(lambda _: fmnist.find_mini(), fmnist.read_mini),),
-            statistics=_FMNIST_STATISTICS,
+_SPECS = (
+    DatasetSpec(
+        name="fmnist-mini",
+        title="Fashion-MNIST, 1200 images per class, part of FedBNN",
+        terms="MIT (Zalando SE)",
+        num_classes=10,
+        input_shape=(1, 28, 28),
+        num_train=10_000,
+        num_test=2_000,
+        source=Source(lambda _: fmnist.find_mini(), fmnist.read_mini),
+        statistics=_FMNIST_STATISTICS,
+    ),
+    DatasetSpec(
+        name="fmnist",
+        title="Fashion-MNIST",
+        terms="MIT (Zalando SE)",
+        num_classes=10,
+        input_shape=(1, 28, 28),
+        num_train=60_000,
+        num_test=10_000,
+        source=Source(fmnist.find, fmnist.read),
+        folders=("FashionMNIST/raw", "fashion-mnist", "fmnist"),
+        download_bytes=30_878_645,
+        class_names=fmnist.CLASS_NAMES,
+        statistics=_FMNIST_STATISTICS,
+    ),
+    DatasetSpec(
+        name="svhn",
+        title="Street View House Numbers, cropped digits",
+        terms="non-commercial use only",
+        num_classes=10,
+        input_shape=(3, 32, 32),
+        num_train=73_257,
+        num_test=26_032,
+        source=Source(svhn.find, svhn.read),
+        folders=("svhn", "SVHN"),
+        download_bytes=246_316_178,
+        statistics=Statistics(
+            (0.4496,) * 3, (0.1995,) * 3, (0.4560,) * 3, (0.2244,) * 3
         ),
-        DatasetSpec(
-            "fmnist",
-            (Source(fmnist.find, fmnist.read),),
-            folders=("FashionMNIST/raw", "fashion-mnist", "fmnist", "raw"),
-            statistics=_FMNIST_STATISTICS,
+    ),
+    DatasetSpec(
+        name="cifar10",
+        title="CIFAR-10",
+        terms="research use, cite Krizhevsky 2009",
+        num_classes=10,
+        input_shape=(3, 32, 32),
+        num_train=50_000,
+        num_test=10_000,
+        source=Source(cifar.find_cifar10, cifar.read_cifar10),
+        folders=("cifar-10-batches-py", "cifar10/cifar-10-batches-py", "cifar10"),
+        download_bytes=170_498_071,
+        statistics=Statistics((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+        augmentation=Augmentation(crop_padding=4, horizontal_flip=True),
+    ),
+    DatasetSpec(
+        name="cifar100",
+        title="CIFAR-100, fine labels",
+        terms="research use, cite Krizhevsky 2009",
+        num_classes=100,
+        input_shape=(3, 32, 32),
+        num_train=50_000,
+        num_test=10_000,
+        source=Source(cifar.find_cifar100, cifar.read_cifar100),
+        folders=("cifar-100-python", "cifar100/cifar-100-python", "cifar100"),
+        download_bytes=169_001_437,
+        statistics=Statistics((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),
+        augmentation=Augmentation(crop_padding=4, horizontal_flip=True),
+    ),
+    DatasetSpec(
+        name="tiny-imagenet",
+        title="Tiny-ImageNet-200; its validation set is the test set",
+        terms="ImageNet terms: non-commercial research and education",
+        num_classes=200,
+        input_shape=(3, 64, 64),
+        num_train=100_000,
+        num_test=10_000,
+        source=Source(tiny_imagenet.find, tiny_imagenet.read),
+        folders=("tiny-imagenet-200", "tiny-imagenet/tiny-imagenet-200"),
+        download_bytes=248_100_043,
+        statistics=Statistics((0.4802, 0.4481, 0.3975), (0.2302, 0.2265, 0.2262)),
+        augmentation=Augmentation(crop_padding=8, horizontal_flip=True),
+    ),
+    DatasetSpec(
+        name="femnist",
+        title="FEMNIST (LEAF), characters with their writers",
+        terms="NIST SD 19, public domain; LEAF BSD-2",
+        num_classes=62,
+        input_shape=(3, 28, 28),
+        num_train=734_463,
+        num_test=83_388,
+        source=Source(femnist.find, femnist.read),
+        folders=("femnist", "femnist/data", "leaf/data/femnist/data"),
+        by_hand=(
+            "Clone https://github.com/TalwalkarLab/leaf, run './preprocess.sh -s niid "
+            "--sf 1.0 -k 0 -t sample' in data/femnist, and copy the folders train and "
+            "test that it makes"
         ),
-    )
-}
+    ),
+    DatasetSpec(
+        name="emnist-letters",
+        title="EMNIST Letters, upper and lower case merged",
+        terms="NIST SD 19, public domain; cite Cohen et al. 2017",
+        num_classes=26,
+        input_shape=(1, 28, 28),
+        num_train=124_800,
+        num_test=20_800,
+        source=Source(emnist.find, emnist.read),
+        folders=("EMNIST/raw", "EMNIST/raw/gzip", "emnist-letters", "gzip"),
+        download_bytes=561_753_746,
+        class_names=emnist.CLASS_NAMES,
+    ),
+)
 
-
-def dataset_names() -> tuple[str, ...]:
-    """List the names that `load_dataset` accepts."""
-    return tuple(DATASETS)
-
-
-def data_folder(data_dir: str | Path | None = None) -> Path:
-    """Say where datasets are kept: `data_dir`, else a folder of the user.
-
-    The latter is ``$FEDBNN_DATA``, else ``$XDG_DATA_HOME/fedbnn``, else
-    ``~/.local/share/fedbnn``; it does not depend on the working directory.
-    """
-    if data_dir:
-        return Path(data_dir).expanduser()
-    if folder := os.environ.get("FEDBNN_DATA"):
-        return Path(folder).expanduser()
-    if base := os.environ.get("XDG_DATA_HOME"):
-        return Path(base) / "fedbnn"
-    return Path("~/.local/share/fedbnn").expanduser()
-
-
-def find_source(
-    spec: DatasetSpec, data_dir: str | Path | None = None
-) -> tuple[Source, Sequence[Path]] | None:
-    """Look for a dataset's files in the data folder, then in the system's folders."""
-    for base in (data_folder(data_dir), *_SHARED_FOLDERS):
-        for root in (base, *(base / folder for folder in spec.folders)):
-            for source in spec.sources:
-                if files := source.find(root):
-                    return source, files
-    return None
-
-
-def load_dataset(
-    name: str,
-    data_dir: str | Path | None = None,
-    *,
-    faithful_test_statistics: bool = False,
-) -> Dataset:
-    """Load a dataset by name; a second call in the same process costs nothing.
-
-    Parameters
-    ----------
-    name : str
-        One of `dataset_names`.
-    data_dir : str or Path, optional
-        Folder that holds the dataset's files; see `data_folder` for the default.
-        System folders such as /usr/share/datasets are searched afterwards.
-    faithful_test_statistics : bool, default False
-        Normalise test images by statistics of the test set where the baselines' code
-        does so (fmnist, svhn). That leaks a little of the test set.
-
-    Raises
-    ------
-    DataError
-        The name is unknown, or the files are missing or damaged.
-    """
-    folder = data_folder(data_dir).absolute() if data_dir else None
-    return _load(name, folder, faithful_test_statistics)
-
-
-@lru_cache(maxsize=8)
-def _load(name: str, data_dir: Path | None, faithful: bool) -> Dataset:
-    spec = DATASETS.get(name)
-    if spec is None:
-        raise DataError(
-            f"Unknown dataset {name!r}; choose one of {', '.join(dataset_names())}."
-        )
-    found = find_source(spec, data_dir)
-    if found is None:
-        raise DataError(
-            f"Dataset {name!r} was not found in {data_folder(data_dir)}; run "
-            f"'fedbnn data get {name}', or name the folder that holds it as data-dir."
-        )
-    source, files = found
-    entry = decode_once(name, files, lambda allocate: source.read(files, allocate))
-    statistics = spec.statistics or Statistics(entry.mean, entry.std)
-    use_test = faithful and bool(statistics.test_mean)
-    decoded = entry.decoded
-    return Dataset(
-        name=name,
-        x_train=decoded.x_train,
-        y_train=decoded.y_train,
-        x_test=decoded.x_test,
-        y_test=decoded.y_test,
-        class_names=decoded.class_names,
-        mean=statistics.mean,
-        std=statistics.std,
-        augmentation=spec.augmentation,
-        test_mean=statistics.test_mean if use_test else (),
-        test_std=statistics.test_std if use_test else (),
-        writer_ids=decoded.writer_ids,
-    )
+DATASETS = {spec.name: spec for spec in _SPECS}

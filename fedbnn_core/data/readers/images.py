@@ -1,0 +1,160 @@
+"""Decode many image files with Pillow on all cores."""
+
+import io
+import os
+import warnings
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageOps
+
+from fedbnn_core.data.cache import Allocate
+from fedbnn_core.data.dataset import Images
+from fedbnn_core.errors import DataError
+
+__all__ = [
+    "IMAGE_SUFFIXES",
+    "Encoded",
+    "ImageHeader",
+    "choose_shape",
+    "decode_images",
+    "read_headers",
+]
+
+IMAGE_SUFFIXES = frozenset(
+    f".{suffix}"
+    for suffix in (
+        *("bmp", "gif", "jpeg", "jpg", "pbm", "pgm"),
+        *("png", "ppm", "tif", "tiff", "webp"),
+    )
+)
+_GREY_MODES = frozenset({"1", "L", "LA", "I", "F", "I;16", "I;16B", "I;16L"})
+_ORIENTATION_TAG = 0x0112
+_CHUNK = 256
+
+# A file, or its bytes.
+Encoded = Path | bytes
+
+
+@dataclass(frozen=True)
+class ImageHeader:
+    """What an image says about itself before it is decoded."""
+
+    height: int
+    width: int
+    is_grey: bool
+
+
+def read_headers(encoded: Sequence[Encoded]) -> list[ImageHeader | None]:
+    """Read sizes and modes; None for what is not a readable image."""
+    with ThreadPoolExecutor(_threads()) as pool:
+        return list(pool.map(_read_header, encoded, chunksize=_CHUNK))
+
+
+def choose_shape(
+    headers: Sequence[ImageHeader | None],
+    image_size: tuple[int, int] | None = None,
+    channels: int | None = None,
+) -> tuple[int, int, int]:
+    """Choose the shape that all images are brought to.
+
+    Height and width are `image_size`, else the most common size (of equally common
+    ones the smallest). Channels are `channels`, else 1 if all images are grey, else 3.
+    """
+    readable = [header for header in headers if header is not None]
+    if not readable:
+        raise DataError("None of the image files can be read.")
+    if image_size is None:
+        sizes = Counter((header.height, header.width) for header in readable)
+        most = max(sizes.values())
+        image_size = min(size for size, count in sizes.items() if count == most)
+    if channels is None:
+        channels = 1 if all(header.is_grey for header in readable) else 3
+    return channels, *image_size
+
+
+def decode_images(
+    name: str,
+    encoded: Sequence[Encoded],
+    shape: tuple[int, int, int],
+    allocate: Allocate,
+) -> tuple[Images, NDArray[np.bool_]]:
+    """Decode images to one array of a given shape.
+
+    Parameters
+    ----------
+    name : str
+        ``"x_train"`` or ``"x_test"``.
+    encoded : sequence of Path or bytes
+        Anything Pillow reads. A photo is turned as its EXIF orientation says; 16-bit
+        grey is reduced to its upper 8 bits; transparency is dropped.
+    shape : tuple of int
+        Channels (1 grey, 3 RGB), height and width. Images of other sizes are resized
+        (bilinear, antialiased), which may change their aspect ratio.
+    allocate : Allocate
+        Where to put the result.
+
+    Returns
+    -------
+    images : uint8 (n, *shape)
+        Without the images that could not be decoded.
+    readable : bool (len(encoded),)
+        False for each image that was left out.
+    """
+    result = allocate(name, (len(encoded), *shape))
+
+    def decode_into(row: int) -> bool:
+        try:
+            result[row] = _decode(encoded[row], shape)
+        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
+            return False
+        return True
+
+    with ThreadPoolExecutor(_threads()) as pool:
+        readable = np.fromiter(
+            pool.map(decode_into, range(len(encoded)), chunksize=_CHUNK),
+            dtype=np.bool_,
+            count=len(encoded),
+        )
+    return (result if readable.all() else result[readable]), readable
+
+
+def _threads() -> int:
+    # Pillow releases the interpreter lock while it decodes.
+    return min(os.cpu_count() or 1, 16)
+
+
+def _open(encoded: Encoded) -> Image.Image:
+    return Image.open(io.BytesIO(encoded) if isinstance(encoded, bytes) else encoded)
+
+
+def _read_header(encoded: Encoded) -> ImageHeader | None:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            with _open(encoded) as image:
+                width, height = image.size
+                if image.getexif().get(_ORIENTATION_TAG, 1) >= 5:
+                    width, height = height, width
+                return ImageHeader(height, width, image.mode in _GREY_MODES)
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
+        return None
+
+
+def _decode(encoded: Encoded, shape: tuple[int, int, int]) -> Images:
+    channels, height, width = shape
+    with _open(encoded) as source:
+        image: Image.Image = ImageOps.exif_transpose(source)
+        if image.mode.startswith("I"):
+            levels = np.asarray(image, dtype=np.int64) >> 8
+            image = Image.fromarray(levels.clip(0, 255).astype(np.uint8))
+        image = image.convert("L" if channels == 1 else "RGB")
+        if image.size != (width, height):
+            image = image.resize((width, height), Image.Resampling.BILINEAR)
+        pixels: Images = np.asarray(image)
+    return pixels[None] if channels == 1 else pixels.transpose(2, 0, 1)
