@@ -4,8 +4,10 @@ import sys
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 from fedbnn_core import __version__
+from fedbnn_core.cli import data, partition
 from fedbnn_core.errors import FedBNNError
 
 __all__ = ["app", "main"]
@@ -17,6 +19,10 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+
+app.add_typer(data.app, name="data")
+app.command("partition")(partition.partition)
 
 
 def _print_version(wanted: bool) -> None:
@@ -39,5 +45,7 @@ def main() -> None:
     try:
         app()
     except FedBNNError as error:
-        Console(stderr=True).print(f"[bold red]error:[/] {error}", highlight=False)
+        Console(stderr=True).print(
+            f"[bold red]error:[/] {escape(str(error))}", highlight=False, soft_wrap=True
+        )
         sys.exit(1)

@@ -20,14 +20,21 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedbnn_core.data.dataset import Images, Labels
 
-__all__ = ["Allocate", "Decoded", "Entry", "cache_folder", "decode_once"]
+__all__ = [
+    "Allocate",
+    "Decoded",
+    "Entry",
+    "allocate_in_memory",
+    "cache_folder",
+    "decode_once",
+]
 
 # Part of every key: raise it when the meaning of the stored arrays changes.
 _FORMAT = 1
@@ -36,11 +43,14 @@ _ARRAYS = ("x_train", "y_train", "x_test", "y_test", "writer_ids")
 _log = logging.getLogger(__name__)
 
 
-class Allocate(Protocol):
-    """Give a reader the array it decodes images into, in memory or on disk."""
+# Gives a reader the uint8 array to decode images into: ("x_train", shape) -> array.
+Allocate = Callable[[str, tuple[int, ...]], Images]
 
-    def __call__(self, name: str, shape: tuple[int, ...]) -> Images:
-        """Make the uint8 array `name`: ``"x_train"`` or ``"x_test"``."""
+
+def allocate_in_memory(name: str, shape: tuple[int, ...]) -> Images:
+    """Make an array that is nowhere but in this process; `name` does not matter."""
+    del name
+    return np.empty(shape, dtype=np.uint8)
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,7 +126,7 @@ def decode_once(
             folder,
             error,
         )
-        decoded = read(lambda _, shape: np.empty(shape, dtype=np.uint8))
+        decoded = read(allocate_in_memory)
         return Entry(decoded, *_channel_statistics(decoded.x_train))
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from fedbnn_core.data.cache import allocate_in_memory
 from fedbnn_core.data.dataset import Images, Labels
 from fedbnn_core.data.readers import folder as folder_reader
 from fedbnn_core.data.readers import npz
@@ -73,8 +74,10 @@ def check_data(path: Path, image_size: tuple[int, int] | None = None) -> DataRep
     listing = folder_reader.list_folder(path)
     headers = read_headers(listing.files)
     shape = choose_shape(headers, image_size)
-    x_train, train_ok = decode_images("x_train", listing.train, shape, _in_memory)
-    x_test, test_ok = decode_images("x_test", listing.test, shape, _in_memory)
+    x_train, train_ok = decode_images(
+        "x_train", listing.train, shape, allocate_in_memory
+    )
+    x_test, test_ok = decode_images("x_test", listing.test, shape, allocate_in_memory)
     train, test = (
         [str(file.relative_to(path)) for file in files]
         for files in (listing.train, listing.test)
@@ -97,7 +100,7 @@ def check_data(path: Path, image_size: tuple[int, int] | None = None) -> DataRep
 
 
 def _check_npz(path: Path) -> DataReport:
-    decoded = npz.read([path], _in_memory)
+    decoded = npz.read([path], allocate_in_memory)
     height, width = decoded.x_train.shape[2:]
     splits = tuple(
         (x, y, [f"{split}[{index}]" for index in range(len(y))])
@@ -154,10 +157,6 @@ def _report(
         leaks=tuple(leaks),
         contradictions=tuple(contradictions),
     )
-
-
-def _in_memory(_: str, shape: tuple[int, ...]) -> Images:
-    return np.empty(shape, dtype=np.uint8)
 
 
 def _keep(names: Sequence[str], wanted: NDArray[np.bool_]) -> list[str]:

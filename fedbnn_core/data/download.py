@@ -120,7 +120,7 @@ def get_dataset(
     found = find_source(spec, data_dir)
     if found is None:
         raise DataError(
-            f"The files of {name} in {root} are not complete; remove them and try again."
+            f"The files of {name} in {root} are incomplete; remove them and try again."
         )
     return found[1]
 
@@ -149,8 +149,9 @@ def fetch(download: Download, folder: Path, progress: Progress | None = None) ->
                 return target
             part.unlink()
             reasons.append(f"{url}: wrong checksum")
+    why = "; ".join(dict.fromkeys(reasons))
     raise DataError(
-        f"Could not download {download.filename} ({'; '.join(dict.fromkeys(reasons))}). "
+        f"Could not download {download.filename} ({why}). "
         f"Without a connection: get {download.urls[0]} elsewhere (md5 {download.md5}), "
         f"put it into {folder}, and try again."
     )
