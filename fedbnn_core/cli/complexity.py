@@ -1,9 +1,11 @@
 """`fedbnn complexity`: parameters, FLOPs, memory and rotation overhead."""
 
 import json
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import typer
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
@@ -24,40 +26,66 @@ JSON_FIGURES = (
     "memory_fedbnn_paper_mb",
     "memory_fedbnn_honest_mb",
 )
+_Format = Callable[[Any], str]
 
 
-class Note(NamedTuple):
-    """A figure that the paper prints differently, and why."""
+def _power(value: float) -> str:
+    """Return a number as 5.069e8."""
+    return f"{value:.3e}".replace("e+0", "e")
 
-    figure: str
-    text: str
 
+_PARAMETERS, _MEMORY = "Parameters", "Memory in MB (10^6 bytes)"
+_OPERATIONS = "Operations per image"
+
+# Title, legend, and for each column the figure and its format.
+_TABLES: tuple[tuple[str, str, dict[str, tuple[str, _Format]]], ...] = (
+    (
+        _PARAMETERS,
+        "w: weights of the binary convolutions. R1, R2: numbers in their rotations,\n"
+        "which training needs and the finished model does not.",
+        {
+            "w": ("w_params", "{:,}".format),
+            "R1, R2": ("r_params", "{:,}".format),
+            "overhead %": ("overhead_percent", "{:.2f}".format),
+        },
+    ),
+    (
+        _MEMORY,
+        "paper: float32 / 32. honest: 1 bit per binary weight, 4 bytes for the rest.",
+        {
+            "float32": ("memory_real_mb", "{:.4f}".format),
+            "1-bit, paper": ("memory_fedbnn_paper_mb", "{:.4f}".format),
+            "1-bit, honest": ("memory_fedbnn_honest_mb", "{:.4f}".format),
+        },
+    ),
+    (
+        _OPERATIONS,
+        "paper: convolutions only, binary ones / 58. honest: the float operations\n"
+        "left in stem and head, plus operations on single bits.",
+        {
+            "float32": ("flops_real", _power),
+            "paper": ("flops_fedbnn_paper", _power),
+            "honest float": ("flops_left", _power),
+            "+ 1-bit": ("binary_ops", _power),
+        },
+    ),
+)
 
 # Where the paper's tables and its own counting rules disagree (baselines.md 5.2).
-NOTES: dict[tuple[str, str], tuple[Note, ...]] = {
-    ("cnn4", "svhn"): (
-        Note("flops", "the paper prints 3.00e7 real and .0498 MB: truncated digits."),
+_NOTES = {
+    (_MEMORY, "cnn4", "svhn"): "the paper prints .0498 for 1-bit: truncated.",
+    (_MEMORY, "resnet18", "femnist"): (
+        "the paper prints 45.090 and 1.41, the values of the 200-class network; "
+        "FEMNIST has 62 classes."
     ),
-    ("resnet10", "cifar10"): (
-        Note(
-            "flops",
-            "the paper prints 4.40e8 real, 1.11e7 FedBNN. Its figures result when one "
-            "of the 3x3 convolutions is counted as 1x1: 4.397e8, 1.106e7.",
-        ),
+    (_OPERATIONS, "cnn4", "svhn"): "the paper prints 3.00e7 for float32: truncated.",
+    (_OPERATIONS, "resnet10", "cifar10"): (
+        "the paper prints 4.40e8 and 1.11e7. Counting one 3x3 convolution as 1x1 "
+        "gives its figures (4.397e8, 1.106e7)."
     ),
-    ("resnet18", "femnist"): (
-        Note(
-            "memory",
-            "the paper prints 45.090 and 1.41 MB, the values of the 200-class "
-            "network; FEMNIST has 62 classes.",
-        ),
-    ),
-    ("convnext-tiny", "cifar10"): (
-        Note(
-            "flops",
-            "the paper prints 2.98e9 real, 6.07e7 FedBNN. Its figures result when one "
-            "pointwise convolution is counted twice: 2.985e9, 6.074e7.",
-        ),
+    (_OPERATIONS, "convnext-tiny", "cifar10"): (
+        "the paper prints 2.98e9 and 6.07e7. Counting one pointwise convolution twice "
+        "gives its figures (2.985e9, 6.074e7)."
     ),
 }
 
@@ -84,12 +112,7 @@ def complexity(
         ]
         typer.echo(json.dumps(rows, indent=2))
         return
-    console = Console()
-    footnotes: list[str] = []
-    console.print(_memory_table(counted, footnotes))
-    console.print(_flops_table(counted, footnotes))
-    for footnote in footnotes:
-        console.print(footnote, highlight=False)
+    _print_tables(counted)
 
 
 def _select(model: str, dataset: str) -> list[tuple[str, str]]:
@@ -112,69 +135,32 @@ def _select(model: str, dataset: str) -> list[tuple[str, str]]:
     return pairs
 
 
-def _table(title: str, *columns: str) -> Table:
-    table = Table(title=title, title_justify="left")
-    table.add_column("model")
-    table.add_column("dataset")
-    for column in columns:
-        table.add_column(column, justify="right")
-    return table
+def _print_tables(counted: "dict[tuple[str, str], Complexity]") -> None:
+    """Print three tables that fit 80 columns, then the notes they refer to."""
+    console = Console()
+    notes: list[str] = []
+    for title, legend, columns in _TABLES:
+        table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
+        for name in ("model", "dataset"):
+            table.add_column(name, no_wrap=True)
+        for name in columns:
+            table.add_column(name, justify="right", no_wrap=True)
+        for pair, figures in counted.items():
+            cells = [
+                form(getattr(figures, figure)) for figure, form in columns.values()
+            ]
+            model, dataset = pair
+            table.add_row(model, dataset + _mark(pair, title, notes), *cells)
+        console.print(table)
+        console.print(legend + "\n", highlight=False)
+    for note in notes:
+        console.print(note, highlight=False)
 
 
-def _mark(pair: tuple[str, str], figure: str, footnotes: list[str]) -> str:
-    """Return the footnote mark of a figure, adding its text to ``footnotes``."""
-    texts = [note.text for note in NOTES.get(pair, ()) if note.figure == figure]
-    if not texts:
+def _mark(pair: tuple[str, str], title: str, notes: list[str]) -> str:
+    """Return the mark of a row's note, adding its text to ``notes``."""
+    if (title, *pair) not in _NOTES:
         return ""
-    letter = chr(ord("a") + len(footnotes))
-    footnotes.append(f"{letter}) {pair[0]}, {pair[1]}: {' '.join(texts)}")
-    return f" {letter})"
-
-
-def _memory_table(
-    counted: "dict[tuple[str, str], Complexity]", footnotes: list[str]
-) -> Table:
-    table = _table(
-        "Parameters and memory (MB = 10^6 bytes)",
-        "w",
-        "R1, R2",
-        "R/w %",
-        "float32",
-        "paper",
-        "honest",
-    )
-    for pair, figures in counted.items():
-        table.add_row(
-            *pair,
-            f"{figures.w_params:,}",
-            f"{figures.r_params:,}",
-            f"{figures.overhead_percent:.2f}",
-            f"{figures.memory_real_mb:.4f}" + _mark(pair, "memory", footnotes),
-            f"{figures.memory_fedbnn_paper_mb:.4f}",
-            f"{figures.memory_fedbnn_honest_mb:.4f}",
-        )
-    table.caption = (
-        "paper: float32 / 32. honest: 1 bit per binary weight, 4 bytes for the rest."
-    )
-    return table
-
-
-def _flops_table(
-    counted: "dict[tuple[str, str], Complexity]", footnotes: list[str]
-) -> Table:
-    table = _table(
-        "Operations per image", "float32", "paper", "honest float", "honest 1-bit"
-    )
-    for pair, figures in counted.items():
-        table.add_row(
-            *pair,
-            f"{figures.flops_real:.3e}" + _mark(pair, "flops", footnotes),
-            f"{figures.flops_fedbnn_paper:.3e}",
-            f"{figures.flops_left:.3e}",
-            f"{figures.binary_ops:.3e}",
-        )
-    table.caption = (
-        "float32, paper: convolutions only, binary ones / 58. honest: float operations "
-        "of stem and head, and operations on single bits."
-    )
-    return table
+    letter = "abcdefgh"[len(notes)]
+    notes.append(f"({letter}) {' '.join(pair)}: {_NOTES[title, *pair]}")
+    return f" ({letter})"
