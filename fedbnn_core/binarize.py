@@ -20,6 +20,7 @@ __all__ = [
     "STD_EPS",
     "Sharpness",
     "activation_sign",
+    "channels_last",
     "mixed_sign",
     "standardize_filters",
     "surrogate_gradient",
@@ -89,7 +90,7 @@ class _ActivationSign(torch.autograd.Function):
         return out.sub_(shift) if shift else out
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None, None]:
         (x,) = ctx.saved_tensors
         t, k, clamp = ctx.settings
         limit = 1.0 if clamp else math.inf
@@ -109,7 +110,9 @@ def activation_sign(
     shift : a constant to subtract in the same pass.
     """
     t, k = sharpness.activation
-    out: Tensor = _ActivationSign.apply(x, shift, t, k, clamp)
+    out: Tensor = _ActivationSign.apply(  # type: ignore[no-untyped-call]
+        x, shift, t, k, clamp
+    )
     return out
 
 
@@ -135,7 +138,7 @@ def _standardize_(weights: Tensor) -> tuple[Tensor, Tensor]:
     return flat.reshape(weights.shape), deviation
 
 
-def _channels_last(weights: Tensor) -> Tensor:
+def channels_last(weights: Tensor) -> Tensor:
     """Return a copy in channels-last layout, the one CPU convolutions run fastest in.
 
     The strides are set explicitly: for one input channel `Tensor.to` would keep the
@@ -200,10 +203,10 @@ class _MixedSign(torch.autograd.Function):
         )
         ctx.settings = (a, b, t, k)
         out = sign(mixed)
-        return _channels_last(out)
+        return channels_last(out)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         w_local, w_server, z, z_server, mixed, deviation, r1, r2, lam = (
             ctx.saved_tensors
         )
@@ -260,7 +263,7 @@ def mixed_sign(
     """
     t, k = sharpness.weight
     r1, r2 = rotation
-    out: Tensor = _MixedSign.apply(
+    out: Tensor = _MixedSign.apply(  # type: ignore[no-untyped-call]
         w_local, lam, alpha, beta, w_server, z_server, r1, r2, t, k
     )
     return out

@@ -18,7 +18,12 @@ from fedbnn_core.data.partition import PARTITION_SCHEMES
 from fedbnn_core.errors import ConfigError
 from fedbnn_core.methods import method_names
 
-__all__ = ["AGGREGATIONS", "METHODS", "RunConfig", "Value", "default_mapping"]
+__all__ = [
+    "RunConfig",
+    "Value",
+    "default_file",
+    "default_mapping",
+]
 
 Value = str | int | float | bool
 
@@ -37,7 +42,7 @@ def _within(minimum: float = -math.inf, maximum: float = math.inf) -> Any:
     return field(metadata={"range": (minimum, maximum)})
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RunConfig:
     """Everything that decides a run; the same object on server and clients."""
 
@@ -142,12 +147,11 @@ class RunConfig:
                 f"missing config keys: {', '.join(missing)}; take them from "
                 "[tool.flwr.app.config] of FedBNN's pyproject.toml"
             )
-        return cls(
-            **{
-                entry.name: _convert(key, values[key], entry.type)
-                for key, entry in known.items()
-            }
-        )
+        converted: dict[str, Any] = {
+            entry.name: _convert(key, values[key], entry.type)
+            for key, entry in known.items()
+        }
+        return cls(**converted)
 
     def to_mapping(self) -> dict[str, Value]:
         """Return the kebab-case mapping; the inverse of `from_mapping`."""
@@ -192,24 +196,30 @@ def _check_value(name: str, value: Any, rules: Mapping[str, Any]) -> None:
             )
 
 
-@cache
-def _read_defaults() -> Mapping[str, Value]:
+def default_file() -> Path:
+    """Return FedBNN's pyproject.toml, from the source tree or the installation."""
     places = (
         Path(__file__).resolve().parent.parent / "pyproject.toml",
         Path(sys.prefix) / "share" / "fedbnn" / "pyproject.toml",
     )
     for path in places:
-        if path.is_file():
-            content = tomllib.loads(path.read_text(encoding="utf-8"))
-            if content.get("project", {}).get("name") == "fedbnn":
-                defaults: Mapping[str, Value] = content["tool"]["flwr"]["app"]["config"]
-                return defaults
+        if path.is_file() and _app_config(path) is not None:
+            return path
     raise ConfigError(
         f"FedBNN's pyproject.toml with the default config is in none of "
         f"{', '.join(map(str, places))}; reinstall fedbnn"
     )
 
 
+@cache
+def _app_config(path: Path) -> Mapping[str, Value] | None:
+    content = tomllib.loads(path.read_text(encoding="utf-8"))
+    if content.get("project", {}).get("name") != "fedbnn":
+        return None
+    config: Mapping[str, Value] = content["tool"]["flwr"]["app"]["config"]
+    return config
+
+
 def default_mapping() -> dict[str, Value]:
     """Return a copy of the defaults in ``[tool.flwr.app.config]``."""
-    return dict(_read_defaults())
+    return dict(_app_config(default_file()) or {})

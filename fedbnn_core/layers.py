@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from fedbnn_core.binarize import (
     Sharpness,
     activation_sign,
+    channels_last,
     mixed_sign,
     standardize_filters,
 )
@@ -200,7 +201,7 @@ class RotatedBinaryConv2d(nn.Module):
     def binary_weight(self) -> Tensor:
         """Return sign(w~), differentiable by the surrogate unless deployed."""
         if self.is_deployed:
-            return sign(self.weight)
+            return channels_last(sign(self.weight))
         return mixed_sign(
             self.weight,
             lam=self.lam(),

@@ -69,7 +69,8 @@ def _haar(size: int, generator: torch.Generator) -> Tensor:
     gaussian = torch.randn(size, size, generator=generator, dtype=torch.float64)
     q, r = torch.linalg.qr(gaussian)
     # Fixing the signs of R's diagonal makes QR unique and Q uniformly distributed.
-    return (q * torch.where(r.diagonal() >= 0, 1.0, -1.0)).float()
+    q = q * sign(r.diagonal())
+    return q.float()
 
 
 def rotate(weights: Tensor, rotation: Rotation) -> Tensor:

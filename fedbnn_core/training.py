@@ -104,5 +104,6 @@ def prefer_channels_last(model: nn.Module) -> nn.Module:
     """
     for module in model.modules():
         if isinstance(module, nn.Conv2d):
-            module.to(memory_format=torch.channels_last)
+            weight = module.weight.data
+            module.weight.data = weight.to(memory_format=torch.channels_last)
     return model

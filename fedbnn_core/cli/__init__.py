@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from fedbnn_core import __version__
-from fedbnn_core.cli import complexity, data, partition
+from fedbnn_core.cli import complexity, data, partition, run
 from fedbnn_core.errors import FedBNNError
 
 __all__ = ["app", "main"]
@@ -24,6 +24,7 @@ app = typer.Typer(
 app.add_typer(data.app, name="data")
 app.command("complexity")(complexity.complexity)
 app.command("partition")(partition.partition)
+app.command("run")(run.run)
 
 
 def _print_version(wanted: bool) -> None:

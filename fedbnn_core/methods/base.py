@@ -102,9 +102,7 @@ class Method(ABC):
         """Do one client round with a model of `new_model`."""
 
     @abstractmethod
-    def combine(
-        self, replies: Sequence[ReplyArrays], broadcast: Arrays
-    ) -> RoundResult:
+    def combine(self, replies: Sequence[ReplyArrays], broadcast: Arrays) -> RoundResult:
         """Combine the replies to ``broadcast``, given in partition order."""
 
 

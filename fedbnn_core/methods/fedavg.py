@@ -35,9 +35,7 @@ class FedAvg(Method):
         loss = train_locally(model, data, task)
         return ClientUpdate(arrays=state_arrays(model), loss=loss)
 
-    def combine(
-        self, replies: Sequence[ReplyArrays], broadcast: Arrays
-    ) -> RoundResult:
+    def combine(self, replies: Sequence[ReplyArrays], broadcast: Arrays) -> RoundResult:
         """Return the weighted mean, which is also what is evaluated."""
         weights = normalised_weights(replies)
         state = {

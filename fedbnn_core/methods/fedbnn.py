@@ -46,9 +46,7 @@ def mix(
 
     All three are in the standardised domain (fedbnn.md section 4).
     """
-    return (
-        z + alpha * beta * (rotated - z) + alpha * (1.0 - beta) * (z_server - z)
-    )
+    return z + alpha * beta * (rotated - z) + alpha * (1.0 - beta) * (z_server - z)
 
 
 class FedBNN(Method):
@@ -94,9 +92,7 @@ class FedBNN(Method):
             },
         )
 
-    def combine(
-        self, replies: Sequence[ReplyArrays], broadcast: Arrays
-    ) -> RoundResult:
+    def combine(self, replies: Sequence[ReplyArrays], broadcast: Arrays) -> RoundResult:
         """Return w_{t+1} to broadcast, and w~, w and w_R to evaluate."""
         weights = normalised_weights(replies)
         layer_names = list(binary_layers(self.new_model()))
@@ -118,9 +114,7 @@ class FedBNN(Method):
             scalars = self._scalars(state, name)
             if w_mixed is None:
                 z_server = standardize_filters(torch.from_numpy(broadcast[key]))
-                w_mixed = mix(
-                    z, w_rotated, z_server, scalars["alpha"], scalars["beta"]
-                )
+                w_mixed = mix(z, w_rotated, z_server, scalars["alpha"], scalars["beta"])
             mixed[key], plain[key] = w_mixed.numpy(), z.numpy()
             rotated[key] = w_rotated.numpy()
             layers[name] = scalars

@@ -61,7 +61,7 @@ class ConvNeXtBlock(nn.Module):
         if not self.binary:
             h = F.gelu(h)
         h = self.reduce_norm(self.reduce(h))
-        return x + self.layer_scale[:, None, None] * h
+        return cast(Tensor, x + self.layer_scale[:, None, None] * h)
 
 
 class ConvNeXtTiny(nn.Module):

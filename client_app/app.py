@@ -1,0 +1,67 @@
+"""The Flower ClientApp: read the message, let the core train, reply."""
+
+from flwr.app import (
+    Array,
+    ArrayRecord,
+    ConfigRecord,
+    Context,
+    Message,
+    MetricRecord,
+    RecordDict,
+)
+from flwr.clientapp import ClientApp
+
+from fedbnn_core import __version__
+
+__all__ = ["app"]
+
+app = ClientApp()
+
+
+@app.query()
+def introduce(message: Message, context: Context) -> Message:
+    """Tell the server which partition this node holds and which version it runs."""
+    node = context.node_config
+    identity = ConfigRecord(
+        {
+            "fedbnn-version": __version__,
+            "partition-id": int(node.get("partition-id", -1)),
+            "num-partitions": int(node.get("num-partitions", 0)),
+        }
+    )
+    return Message(content=RecordDict({"identity": identity}), reply_to=message)
+
+
+@app.train()
+def train(message: Message, context: Context) -> Message:
+    """Train on this node's samples; reply with weights, rotations and metrics."""
+    # Imported here: a query must not pay for torch.
+    from client_app.local_round import run_local_round
+
+    order = message.content.config_records["config"]
+    broadcast = {
+        name: array.numpy()
+        for name, array in message.content.array_records["arrays"].items()
+    }
+    update, num_examples = run_local_round(
+        context.run_config, context.node_config, order, broadcast
+    )
+    metrics = MetricRecord(
+        {
+            "num-examples": num_examples,
+            "partition-id": int(context.node_config["partition-id"]),
+            "round": int(str(order["round"])),
+            "loss": update.loss,
+            **update.layer_metrics,
+        }
+    )
+    records = RecordDict(
+        {
+            "arrays": ArrayRecord({k: Array(v) for k, v in update.arrays.items()}),
+            "rotations": ArrayRecord(
+                {k: Array(v) for k, v in update.rotations.items()}
+            ),
+            "metrics": metrics,
+        }
+    )
+    return Message(content=records, reply_to=message)

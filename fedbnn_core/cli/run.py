@@ -1,0 +1,119 @@
+"""`fedbnn run`: simulate a federation, follow it, print the result."""
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from fedbnn_core.config import Value
+from fedbnn_core.errors import ConfigError, RunError
+
+__all__ = ["parse_overrides", "result_table", "run"]
+
+_ROUND = re.compile(r"\bround +\d+/\d+\b")
+_WORTH_SHOWING = ("WARNING", "ERROR", "Exit Code", "Traceback", "clients are connected")
+
+
+def run(
+    clients: int = typer.Option(100, min=1, help="Simulated clients."),
+    config: Annotated[
+        list[str] | None,
+        typer.Option("--config", "-c", help="A config key, as KEY=VALUE; repeatable."),
+    ] = None,
+    cpus_per_client: float = typer.Option(1, help="CPUs that a client occupies."),
+    gpus_per_client: float = typer.Option(
+        -1.0, help="GPUs that a client occupies; by default a tenth if there is one."
+    ),
+    verbose: bool = typer.Option(False, help="Show all of Flower's output."),
+) -> None:
+    """Train in a simulated federation on this machine."""
+    from fedbnn_core.launch import run_simulation
+
+    console = Console(highlight=False)
+    tail: list[str] = []
+
+    def show(line: str) -> None:
+        tail.append(line)
+        del tail[:-40]
+        text = re.sub(r"^\S*INFO\S* *: *", "", line).strip()
+        if verbose:
+            console.print(line, markup=False)
+        elif _ROUND.search(line) or any(word in line for word in _WORTH_SHOWING):
+            console.print(text, markup=False)
+
+    console.print(f"Starting a simulated federation of {clients} clients ...")
+    try:
+        result = run_simulation(
+            parse_overrides(config or []),
+            num_clients=clients,
+            cpus_per_client=cpus_per_client,
+            gpus_per_client=None if gpus_per_client < 0 else gpus_per_client,
+            on_line=show,
+        )
+    except KeyboardInterrupt:
+        console.print("Stopped. All processes of the run have ended.")
+        raise typer.Exit(130) from None
+    if not result.succeeded or result.directory is None:
+        if not verbose:
+            console.print("\n".join(tail), markup=False)
+        raise RunError(f"the run did not complete: {result.status}")
+    console.print(result_table(result.directory))
+
+
+def parse_overrides(pairs: list[str]) -> dict[str, Value]:
+    """Return KEY=VALUE pairs as typed values; text needs no quotes.
+
+    Raises
+    ------
+    ConfigError
+        A pair has no equals sign.
+    """
+    overrides: dict[str, Value] = {}
+    for pair in pairs:
+        key, separator, text = pair.partition("=")
+        if not separator:
+            raise ConfigError(f"expected KEY=VALUE, got {pair!r}")
+        try:
+            value: Any = tomllib.loads(f"value = {text}")["value"]
+        except tomllib.TOMLDecodeError:
+            value = text
+        overrides[key.strip()] = value
+    return overrides
+
+
+def result_table(directory: Path) -> Table:
+    """Return the closing table of a run."""
+    from fedbnn_core.run_directory import RunDirectory
+
+    summary = RunDirectory(directory).read_json("summary.json")
+    table = Table(title="Result", show_header=False, title_justify="left")
+    table.add_column(style="bold")
+    table.add_column()
+    kind = "1-bit model" if summary["one_bit_bytes"] else "float model"
+    table.add_row(
+        f"Validation accuracy of the {kind}",
+        f"{100 * summary['val_accuracy']:.2f} %  (round {summary['best_round']} of "
+        f"{summary['rounds']})",
+    )
+    table.add_row(
+        f"Test accuracy of the {kind}",
+        f"{100 * summary['test_accuracy']:.2f} %  (images nobody trained on)",
+    )
+    table.add_row("Size as float32", _megabytes(summary["float32_bytes"]))
+    if summary["one_bit_bytes"]:
+        ratio = summary["float32_bytes"] / summary["one_bit_bytes"]
+        table.add_row(
+            "Size as 1-bit model",
+            f"{_megabytes(summary['one_bit_bytes'])}  ({ratio:.1f}x smaller)",
+        )
+    table.add_row("Time", f"{summary['seconds']:.0f} s")
+    table.add_row("Files", summary["directory"])
+    return table
+
+
+def _megabytes(size_bytes: int) -> str:
+    return f"{size_bytes / 1e6:.4f} MB"

@@ -1,0 +1,189 @@
+"""Run a simulated federation with ``flwr run`` in a private, temporary Flower home.
+
+Flower's local SuperLink stays alive after a run, freezes the environment and working
+directory of its first start, and reports failed runs with exit code 0. Here every run
+has its own state folder and port, its outcome is asked for, and its processes end.
+"""
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedbnn_core.config import RunConfig, Value, default_file
+from fedbnn_core.errors import RunError
+from fedbnn_core.launch.processes import end_marked_processes
+
+__all__ = ["SimulationResult", "run_simulation"]
+
+_MARKER = "FEDBNN_RUN_HOME"
+_DIRECTORY_PREFIX = "Run directory: "
+
+
+@dataclass(frozen=True)
+class SimulationResult:
+    """How a simulated run ended."""
+
+    succeeded: bool
+    status: str
+    """Flower's own words, such as ``finished:completed``."""
+    directory: Path | None
+    """The run directory, unless the run failed before making one."""
+
+
+def run_simulation(
+    overrides: Mapping[str, Value],
+    *,
+    num_clients: int,
+    cpus_per_client: float = 1,
+    gpus_per_client: float | None = None,
+    on_line: Callable[[str], None] = lambda line: None,
+) -> SimulationResult:
+    """Simulate a federation and wait for its end.
+
+    Parameters
+    ----------
+    overrides : config keys that differ from the defaults; checked before any start.
+    num_clients : simulated clients; the training data is divided among them.
+    cpus_per_client, gpus_per_client : what one client occupies while it trains. GPUs
+        default to a tenth of one where the machine has any.
+    on_line : receives every line of Flower's log.
+
+    Whatever happens, including KeyboardInterrupt, no process is left running.
+    """
+    config = RunConfig.from_mapping(overrides, complete=False)
+    overrides = dict(overrides) | {
+        "output-dir": str(Path(config.output_dir).expanduser().resolve())
+    }
+    if gpus_per_client is None:
+        gpus_per_client = 0.1 if shutil.which("nvidia-smi") else 0.0
+    with _private_home() as (home, environment):
+        app = _stage_app(home)
+        overrides_file = home / "overrides.toml"
+        overrides_file.write_text(
+            "".join(f"{key} = {_toml(value)}\n" for key, value in overrides.items()),
+            encoding="utf-8",
+        )
+        federation = (
+            f"num-supernodes={num_clients} "
+            f"client-resources-num-cpus={cpus_per_client:g} "
+            f"client-resources-num-gpus={float(gpus_per_client)}"
+        )
+        command = [_flwr(), "run", str(app), "--stream"]
+        command += ["-c", str(overrides_file), "--federation-config", federation]
+        directory = None
+        for line in _follow(command, environment):
+            if _DIRECTORY_PREFIX in line:
+                directory = Path(line.split(_DIRECTORY_PREFIX, 1)[1].strip())
+            on_line(line)
+        status = _run_status(environment)
+    return SimulationResult(status == "finished:completed", status, directory)
+
+
+@contextmanager
+def _private_home() -> Iterator[tuple[Path, dict[str, str]]]:
+    """Yield a temporary Flower home and the environment that leads to it."""
+    # A short path: Ray's sockets below it must stay under 107 characters.
+    home = Path(tempfile.mkdtemp(prefix="fedbnn-"))
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    environment = os.environ | {
+        _MARKER: str(home),
+        "FLWR_HOME": str(home / "flwr"),
+        "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": str(port),
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "FLWR_DISABLE_UPDATE_CHECK": "1",
+        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        # Never join a Ray cluster that happens to run on this host.
+        "RAY_ADDRESS": os.environ.get("RAY_ADDRESS", "local"),
+        "RAY_TMPDIR": str(home),
+        "PYTHONUNBUFFERED": "1",
+    }
+    (home / "flwr").mkdir()
+    (home / "flwr" / "config.toml").write_text(
+        '[superlink]\ndefault = "local"\n'
+        '[superlink.local]\naddress = ":local-in-memory:"\n',
+        encoding="utf-8",
+    )
+    try:
+        yield home, environment
+    finally:
+        end_marked_processes(_MARKER, str(home))
+        shutil.rmtree(home, ignore_errors=True)
+
+
+def _stage_app(home: Path) -> Path:
+    """Copy pyproject.toml into a folder whose name Flower accepts."""
+    app = home / "fedbnn"
+    app.mkdir()
+    text = default_file().read_text(encoding="utf-8")
+    # Flower refuses a pattern that matches nothing, and the README stays at home.
+    (app / "pyproject.toml").write_text(text, encoding="utf-8")
+    (app / "README.md").write_text("FedBNN\n", encoding="utf-8")
+    return app
+
+
+def _flwr() -> str:
+    """Return Flower's command of this very Python environment."""
+    beside = Path(sys.executable).parent / "flwr"
+    command = str(beside) if beside.is_file() else shutil.which("flwr")
+    if command is None:
+        raise RunError(
+            "Flower is not installed here; install it with: "
+            "pip install 'fedbnn[simulation]'"
+        )
+    return command
+
+
+def _follow(command: list[str], environment: dict[str, str]) -> Iterator[str]:
+    """Run a command and yield its output line by line."""
+    with subprocess.Popen(  # noqa: S603
+        command,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    ) as process:
+        try:
+            assert process.stdout is not None  # noqa: S101  we asked for a pipe
+            for line in process.stdout:
+                yield line.rstrip("\n")
+        finally:
+            process.terminate()
+
+
+def _run_status(environment: dict[str, str]) -> str:
+    """Ask Flower how the newest run ended: its CLI exits 0 even if it failed."""
+    answer = subprocess.run(  # noqa: S603
+        [_flwr(), "ls", "--format", "json"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    try:
+        runs: list[dict[str, Any]] = json.loads(answer.stdout)["runs"]
+        return str(runs[0]["status"])
+    except (ValueError, KeyError, IndexError):
+        return "unknown"
+
+
+def _toml(value: Value) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    # JSON strings and numbers are valid TOML.
+    return json.dumps(value)

@@ -1,0 +1,46 @@
+"""The Flower ServerApp: read the config, prepare the run, start the strategy."""
+
+from logging import INFO
+
+from flwr.app import Context
+from flwr.common.logger import log
+from flwr.serverapp import Grid, ServerApp
+
+from fedbnn_core.config import RunConfig
+from fedbnn_core.server_run import ServerRun
+from server_app.roster import Roster
+from server_app.strategy import FedBNNStrategy, to_record
+
+__all__ = ["app"]
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Train the configured model in federation and leave a run directory."""
+    config = RunConfig.from_mapping(context.run_config)
+    roster = Roster()
+    roster.update(grid)
+    clients = len(roster.node_of_partition)
+    if clients < config.clients_per_round:
+        log(
+            INFO,
+            "%d clients are connected, %d per round are configured: training with %d. "
+            "For a simulation of 100 clients: flwr run . --stream "
+            "--federation-config 'num-supernodes=100 client-resources-num-cpus=1'",
+            clients,
+            config.clients_per_round,
+            clients,
+        )
+    run = ServerRun(config, roster.num_partitions)
+    strategy = FedBNNStrategy(run, roster)
+    strategy.start(grid, to_record(run.broadcast), config.num_server_rounds)
+    summary = run.finish()
+    log(
+        INFO,
+        "Finished: test accuracy %.2f %% (best round %d). Files: %s",
+        100 * summary["test_accuracy"],
+        summary["best_round"],
+        summary["directory"],
+    )
