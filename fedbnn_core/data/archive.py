@@ -23,9 +23,10 @@ def open_npz(path: Path) -> Iterator[Mapping[str, NDArray[Any]]]:
     Never unpickles: a member of Python objects is an error like any damage.
     """
     try:
-        with np.load(path, allow_pickle=False) as archive:
-            if not isinstance(archive, np.lib.npyio.NpzFile):
-                raise DataError(f"{path} is a single array, but an .npz was expected.")
+        archive = np.load(path, allow_pickle=False)
+        if not isinstance(archive, np.lib.npyio.NpzFile):
+            raise DataError(f"{path} is a single array, but an .npz was expected.")
+        with archive:
             yield archive
     except (
         OSError,

@@ -163,9 +163,14 @@ def _write_entry(entry: Path, read: Callable[[Allocate], Decoded]) -> None:
     def allocate(name: str, shape: tuple[int, ...]) -> Images:
         if 0 in shape:
             return np.empty(shape, dtype=np.uint8)
+        path = temporary / f"{name}.npy"
         array: Images = np.lib.format.open_memmap(
-            temporary / f"{name}.npy", mode="w+", dtype=np.uint8, shape=shape
+            path, mode="w+", dtype=np.uint8, shape=shape
         )
+        if hasattr(os, "posix_fallocate"):
+            # A full disk is an error here; later, writing the map would be a crash.
+            with path.open("r+b") as file:
+                os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
         return array
 
     try:

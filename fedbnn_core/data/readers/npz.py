@@ -1,7 +1,7 @@
 """Datasets in one .npz file: x_train, y_train, x_test, y_test.
 
 Images are (n, h, w), (n, h, w, c) or (n, c, h, w), uint8 or float in [0, 1]; an axis
-of 1, 3 or 4 in the last place is taken as channels, then one in the second place.
+of 1 or 3 in the last place is taken as channels, then one in the second place.
 Labels are numbers or text. Optional: `class_names`; without `x_test`, a fifth of each
 class is held out. Instead of x_train, `jpeg_train` may hold encoded images end to end
 (uint8) with their bounds in `off_train` (n + 1,), and likewise for the test set.
@@ -25,7 +25,7 @@ from fedbnn_core.errors import DataError
 
 __all__ = ["find", "has_test_set", "read"]
 
-_CHANNEL_COUNTS = (1, 3, 4)
+_CHANNEL_COUNTS = (1, 3)
 
 
 def find(root: Path, name: str) -> list[Path] | None:
@@ -112,7 +112,7 @@ def _images(key: str, array: NDArray[Any], path: Path) -> Images:
     elif array.ndim != 4 or array.shape[1] not in _CHANNEL_COUNTS:
         raise DataError(
             f"{key} of {path} has shape {array.shape}; expected (n, h, w), "
-            "(n, h, w, channels) or (n, channels, h, w) with 1, 3 or 4 channels."
+            "(n, h, w, channels) or (n, channels, h, w) with 1 or 3 channels."
         )
     if array.dtype == np.uint8:
         return np.ascontiguousarray(array)
