@@ -69,8 +69,8 @@ def _haar(size: int, generator: torch.Generator) -> Tensor:
     gaussian = torch.randn(size, size, generator=generator, dtype=torch.float64)
     q, r = torch.linalg.qr(gaussian)
     # Fixing the signs of R's diagonal makes QR unique and Q uniformly distributed.
-    q = q * sign(r.diagonal())
-    return q.float()
+    unique: Tensor = q * sign(r.diagonal())
+    return unique.float()
 
 
 def rotate(weights: Tensor, rotation: Rotation) -> Tensor:

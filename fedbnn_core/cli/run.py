@@ -92,7 +92,7 @@ def result_table(directory: Path) -> Table:
     summary = RunDirectory(directory).read_json("summary.json")
     table = Table(title="Result", show_header=False, title_justify="left")
     table.add_column(style="bold")
-    table.add_column()
+    table.add_column(overflow="fold")
     kind = "1-bit model" if summary["one_bit_bytes"] else "float model"
     table.add_row(
         f"Validation accuracy of the {kind}",

@@ -98,6 +98,8 @@ def _private_home() -> Iterator[tuple[Path, dict[str, str]]]:
         port = probe.getsockname()[1]
     environment = os.environ | {
         _MARKER: str(home),
+        # Flower looks for its other commands on the path.
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
         "FLWR_HOME": str(home / "flwr"),
         "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": str(port),
         "FLWR_TELEMETRY_ENABLED": "0",
