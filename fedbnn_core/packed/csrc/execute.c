@@ -1,0 +1,334 @@
+#include "execute.h"
+
+#include <string.h>
+
+typedef struct {
+    const fbnn_model *model;
+    const operation *op;
+    const arena *a;
+    uint8_t *scratch;
+    int32_t *sums;
+    size_t begin, end; /* this part's rows or positions of the output */
+} task;
+
+/* Scratch is cut into regions that start at multiples of 64 bytes. */
+static uint64_t region(uint64_t bytes) { return (bytes + 63) / 64 * 64; }
+
+static uint64_t padded_row_bytes(const operation *op, uint64_t pixel) {
+    return region((op->in.width + op->pad_left + op->pad_right) * pixel);
+}
+
+static uint64_t row_counts(const operation *op) {
+    return (uint64_t)op->out.width * pixel_bytes(op->out.channels) * 8;
+}
+
+uint64_t fbnn_scratch_bytes(const operation *op) {
+    switch (op->kind) {
+    case OP_CONV:
+        return op->kernel_h * padded_row_bytes(op, op->in.channels * sizeof(float)) +
+               region((uint64_t)op->out.width * op->padded * sizeof(float));
+    case OP_BCONV:
+        if (op->flags & FLAG_DEPTHWISE)
+            return op->kernel_h *
+                       padded_row_bytes(op, pixel_bytes(op->in.channels)) +
+                   region(row_counts(op) * sizeof(uint16_t) + 64) +
+                   region(op->padded / 8);
+        return region(CHUNK * op->patch_bytes) +
+               region(CHUNK * op->padded * sizeof(uint16_t)) + region(op->padded / 8);
+    case OP_LINEAR:
+        return region((uint64_t)op->fan_in * sizeof(float)) +
+               region(op->padded * sizeof(float));
+    default: return region(op->padded * sizeof(float));
+    }
+}
+
+static epilogue epilogue_at(const task *t, size_t position) {
+    const operation *op = t->op;
+    size_t at = position * op->out.channels;
+    epilogue e = {0};
+    if (op->kind != OP_LAYERNORM) e.gain = op->gain, e.offset = op->offset;
+    e.scale = op->scale;
+    e.clamp = op->flags & FLAG_CLAMP;
+    if (op->residual != FBNN_NO_SLOT) e.residual = t->a->floats[op->residual] + at;
+    if (op->out_float != FBNN_NO_SLOT) e.out = t->a->floats[op->out_float] + at;
+    if (op->out_bits != FBNN_NO_SLOT)
+        e.bits = t->a->bits[op->out_bits] + position * pixel_bytes(op->out.channels);
+    return e;
+}
+
+static void finish_counts_at(const task *t, size_t position, const uint16_t *counts,
+                             uint8_t *bits) {
+    const operation *op = t->op;
+    const kernel_set *k = t->model->kernels;
+    size_t channels = op->out.channels;
+    if (t->sums)
+        for (size_t c = 0; c < channels; c++)
+            t->sums[position * channels + c] = (int32_t)op->fan_in - 2 * counts[c];
+    if (op->flags & FLAG_THRESHOLD) {
+        size_t bytes = pixel_bytes(op->out.channels);
+        k->compare(counts, op->thresholds, op->flips, op->padded, bits);
+        memcpy(t->a->bits[op->out_bits] + position * bytes, bits, bytes);
+    } else {
+        epilogue e = epilogue_at(t, position);
+        k->finish_counts(counts, op->fan_in, channels, &e);
+    }
+}
+
+static void run_input(const task *t, image input) {
+    const operation *op = t->op;
+    const float *table = t->model->pixel_table;
+    float *values = (float *)(void *)t->scratch;
+    size_t channels = op->in.channels;
+    for (size_t i = t->begin; i < t->end; i++) {
+        for (size_t c = 0; c < channels; c++)
+            values[c] = input.pixels ? table[c * 256 + input.pixels[i * channels + c]]
+                                     : input.normalised[i * channels + c];
+        epilogue e = epilogue_at(t, i);
+        t->model->kernels->finish_floats(values, channels, &e);
+    }
+}
+
+/* Copy input row `y` (which may lie outside) between its padding. */
+static void pad_row(const operation *op, const uint8_t *input, long y, size_t pixel,
+                    const uint8_t *padding, uint8_t *row) {
+    size_t whole = op->in.width + op->pad_left + op->pad_right;
+    int inside = y >= 0 && y < (long)op->in.height;
+    for (size_t x = 0; x < whole; x++) {
+        if (inside && x == op->pad_left) {
+            memcpy(row + x * pixel, input + (size_t)y * op->in.width * pixel,
+                   op->in.width * pixel);
+            x += op->in.width - 1;
+        } else {
+            memcpy(row + x * pixel, padding, pixel);
+        }
+    }
+}
+
+static void run_conv(const task *t) {
+    const operation *op = t->op;
+    size_t pixel = op->in.channels * sizeof(float);
+    size_t row = padded_row_bytes(op, pixel), channels = op->in.channels;
+    float *out = (float *)(void *)(t->scratch + op->kernel_h * row);
+    const uint8_t *input = (const uint8_t *)t->a->floats[op->input];
+    for (size_t y = t->begin; y < t->end; y++) {
+        for (size_t i = 0; i < op->kernel_h; i++) {
+            long from = (long)(y * op->stride + i) - (long)op->pad_top;
+            uint8_t *to = t->scratch + i * row;
+            memset(to, 0, row); /* zero padding */
+            if (from >= 0 && from < (long)op->in.height)
+                memcpy(to + op->pad_left * pixel,
+                       input + (size_t)from * op->in.width * pixel,
+                       op->in.width * pixel);
+        }
+        t->model->kernels->conv((const float *)(const void *)t->scratch,
+                                row / sizeof(float), op->stride * channels,
+                                op->out.width, op->weights, op->bias, op->kernel_h,
+                                op->kernel_w * channels, op->padded, out);
+        for (size_t x = 0; x < op->out.width; x++) {
+            epilogue e = epilogue_at(t, y * op->out.width + x);
+            t->model->kernels->finish_floats(out + x * op->padded, op->out.channels,
+                                             &e);
+        }
+    }
+}
+
+static void one_padding(uint32_t channels, uint8_t *pixel) {
+    memset(pixel, 0xFF, pixel_bytes(channels));
+    if (channels % 8) pixel[channels / 8] = (uint8_t)((1u << channels % 8) - 1);
+}
+
+static void run_depthwise(const task *t) {
+    const operation *op = t->op;
+    size_t pixel = pixel_bytes(op->in.channels), row = padded_row_bytes(op, pixel);
+    size_t segment = depthwise_segment(op);
+    uint16_t *counts = (uint16_t *)(void *)(t->scratch + op->kernel_h * row);
+    uint8_t *bits = (uint8_t *)counts + region(row_counts(op) * sizeof(uint16_t) + 64);
+    uint8_t ones[16384 / 8];
+    one_padding(op->in.channels, ones);
+    const uint8_t *taps[15 * 15];
+    for (size_t y = t->begin; y < t->end; y++) {
+        for (size_t i = 0; i < op->kernel_h; i++)
+            pad_row(op, t->a->bits[op->input],
+                    (long)(y * op->stride + i) - (long)op->pad_top, pixel, ones,
+                    t->scratch + i * row);
+        for (size_t x = 0; x < op->out.width; x += segment) {
+            size_t n = op->out.width - x < segment ? op->out.width - x : segment;
+            for (size_t i = 0; i < op->fan_in; i++)
+                taps[i] = t->scratch + i / op->kernel_w * row +
+                          (x * op->stride + i % op->kernel_w) * pixel;
+            t->model->kernels->depthwise(taps, op->bit_weights, segment * pixel,
+                                         op->fan_in, n * pixel,
+                                         counts + x * pixel * 8);
+        }
+        for (size_t x = 0; x < op->out.width; x++)
+            finish_counts_at(t, y * op->out.width + x, counts + x * pixel * 8, bits);
+    }
+}
+
+/* Gather the bits under the kernel at output (y, x), tap by tap. */
+static void gather_bytes(const operation *op, const uint8_t *input, size_t y, size_t x,
+                         const uint8_t *ones, uint8_t *patch) {
+    size_t pixel = pixel_bytes(op->in.channels);
+    long top = (long)(y * op->stride) - (long)op->pad_top;
+    long left = (long)(x * op->stride) - (long)op->pad_left;
+    int across = left >= 0 && left + (long)op->kernel_w <= (long)op->in.width;
+    for (long row = top; row < top + (long)op->kernel_h; row++) {
+        int inside = row >= 0 && row < (long)op->in.height;
+        const uint8_t *from = input + row * (long)op->in.width * (long)pixel;
+        if (inside && across) {
+            memcpy(patch, from + left * (long)pixel, op->kernel_w * pixel);
+            patch += op->kernel_w * pixel;
+            continue;
+        }
+        for (long column = left; column < left + (long)op->kernel_w; column++) {
+            int valid = inside && column >= 0 && column < (long)op->in.width;
+            memcpy(patch, valid ? from + column * (long)pixel : ones, pixel);
+            patch += pixel;
+        }
+    }
+}
+
+/* The same for fewer than 8 channels, whose taps share bytes. */
+static void gather_bits(const operation *op, const uint8_t *input, size_t y, size_t x,
+                        uint8_t ones, uint8_t *patch) {
+    long top = (long)(y * op->stride) - (long)op->pad_top;
+    long left = (long)(x * op->stride) - (long)op->pad_left;
+    uint32_t gathered = 0, filled = 0;
+    for (long row = top; row < top + (long)op->kernel_h; row++)
+        for (long column = left; column < left + (long)op->kernel_w; column++) {
+            int valid = row >= 0 && row < (long)op->in.height && column >= 0 &&
+                        column < (long)op->in.width;
+            uint32_t bits =
+                valid ? input[(size_t)row * op->in.width + (size_t)column] : ones;
+            gathered |= bits << filled;
+            filled += op->in.channels;
+            if (filled >= 8) {
+                *patch++ = (uint8_t)gathered;
+                gathered >>= 8;
+                filled -= 8;
+            }
+        }
+    if (filled) *patch = (uint8_t)gathered;
+}
+
+static void run_bconv(const task *t) {
+    const operation *op = t->op;
+    const kernel_set *k = t->model->kernels;
+    uint8_t *patches = t->scratch;
+    uint16_t *counts = (uint16_t *)(void *)(patches + region(CHUNK * op->patch_bytes));
+    uint8_t *bits = (uint8_t *)counts + region(CHUNK * op->padded * sizeof(uint16_t));
+    const uint8_t *input = t->a->bits[op->input];
+    uint8_t ones[16384 / 8];
+    one_padding(op->in.channels, ones);
+    memset(patches, 0, CHUNK * op->patch_bytes);
+    size_t blocks = (op->out.channels + k->lanes - 1) / k->lanes;
+    for (size_t begin = t->begin; begin < t->end; begin += CHUNK) {
+        size_t n = t->end - begin < CHUNK ? t->end - begin : CHUNK;
+        for (size_t i = 0; i < n; i++) {
+            size_t y = (begin + i) / op->out.width, x = (begin + i) % op->out.width;
+            uint8_t *patch = patches + i * op->patch_bytes;
+            if (op->in.channels < 8)
+                gather_bits(op, input, y, x, ones[0], patch);
+            else
+                gather_bytes(op, input, y, x, ones, patch);
+        }
+        k->mismatches(patches, op->patch_bytes, n, op->bit_weights, blocks, counts,
+                      op->padded);
+        for (size_t i = 0; i < n; i++)
+            finish_counts_at(t, begin + i, counts + i * op->padded, bits);
+    }
+}
+
+/* Maximum of bits: OR; channels in the mask take the minimum, an AND. */
+static void run_bitpool(const task *t) {
+    const operation *op = t->op;
+    size_t pixel = pixel_bytes(op->in.channels), width = op->in.width;
+    for (size_t i = t->begin; i < t->end; i++) {
+        size_t y = i / op->out.width * op->stride, x = i % op->out.width * op->stride;
+        uint8_t *out = t->a->bits[op->out_bits] + i * pixel;
+        const uint8_t *first = t->a->bits[op->input] + (y * width + x) * pixel;
+        for (size_t b = 0; b < pixel; b++) {
+            uint8_t flip = op->mask ? op->mask[b] : 0, any = 0;
+            for (size_t r = 0; r < op->kernel_h; r++)
+                for (size_t c = 0; c < op->kernel_w; c++)
+                    any |= first[(r * width + c) * pixel + b] ^ flip;
+            out[b] = any ^ flip;
+        }
+    }
+}
+
+static void run_maxpool(const task *t) {
+    const operation *op = t->op;
+    const kernel_set *k = t->model->kernels;
+    float *values = (float *)(void *)t->scratch;
+    size_t channels = op->in.channels, width = op->in.width;
+    for (size_t i = t->begin; i < t->end; i++) {
+        size_t y = i / op->out.width * op->stride, x = i % op->out.width * op->stride;
+        const float *first = t->a->floats[op->input] + (y * width + x) * channels;
+        memcpy(values, first, channels * sizeof(float));
+        for (size_t r = 0; r < op->kernel_h; r++)
+            for (size_t c = 0; c < op->kernel_w; c++)
+                k->max_rows(first + (r * width + c) * channels, channels, values);
+        epilogue e = epilogue_at(t, i);
+        k->finish_floats(values, channels, &e);
+    }
+}
+
+static void run_layer_norm(const task *t) {
+    const operation *op = t->op;
+    const kernel_set *k = t->model->kernels;
+    float *values = (float *)(void *)t->scratch;
+    size_t channels = op->in.channels;
+    for (size_t i = t->begin; i < t->end; i++) {
+        k->layer_norm(t->a->floats[op->input] + i * channels, channels, op->gain,
+                      op->offset, op->epsilon, values);
+        epilogue e = epilogue_at(t, i);
+        k->finish_floats(values, channels, &e);
+    }
+}
+
+static void run_mean(const task *t) {
+    const operation *op = t->op;
+    float *values = (float *)(void *)t->scratch;
+    size_t n = positions(op->in);
+    t->model->kernels->add_rows(t->a->floats[op->input], n, op->in.channels, values);
+    for (size_t c = 0; c < op->in.channels; c++) values[c] /= (float)n;
+    epilogue e = epilogue_at(t, 0);
+    t->model->kernels->finish_floats(values, op->in.channels, &e);
+}
+
+/* The features are taken channel by channel, as torch's flatten does. */
+static void run_linear(const task *t) {
+    const operation *op = t->op;
+    const kernel_set *k = t->model->kernels;
+    float *features = (float *)(void *)t->scratch;
+    float *out = (float *)(void *)(t->scratch + region(op->fan_in * sizeof(float)));
+    const float *input = t->a->floats[op->input];
+    size_t channels = op->in.channels, n = positions(op->in);
+    for (size_t c = 0; c < channels; c++)
+        for (size_t i = 0; i < n; i++) features[c * n + i] = input[i * channels + c];
+    k->conv(features, 0, 0, 1, op->weights, op->bias, 1, op->fan_in, op->padded, out);
+    epilogue e = epilogue_at(t, 0);
+    k->finish_floats(out, op->out.channels, &e);
+}
+
+void fbnn_execute(const fbnn_model *m, const operation *op, image input, const arena *a,
+                  uint8_t *scratch, unsigned part, unsigned parts, int32_t *sums) {
+    int by_row = op->kind == OP_CONV || op->flags & FLAG_DEPTHWISE;
+    uint64_t units = by_row ? op->out.height : positions(op->out);
+    task t = {m, op, a, scratch, sums, 0, 0};
+    t.begin = (size_t)(units * part / parts);
+    t.end = (size_t)(units * (part + 1) / parts);
+    if (t.begin == t.end) return;
+    switch (op->kind) {
+    case OP_INPUT: run_input(&t, input); break;
+    case OP_CONV: run_conv(&t); break;
+    case OP_BCONV: op->flags & FLAG_DEPTHWISE ? run_depthwise(&t) : run_bconv(&t); break;
+    case OP_BITPOOL: run_bitpool(&t); break;
+    case OP_MAXPOOL: run_maxpool(&t); break;
+    case OP_LAYERNORM: run_layer_norm(&t); break;
+    case OP_MEAN: run_mean(&t); break;
+    case OP_LINEAR: run_linear(&t); break;
+    default: break;
+    }
+}

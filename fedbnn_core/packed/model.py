@@ -1,0 +1,208 @@
+"""`PackedModel`: load a packed 1-bit network and classify images."""
+
+import threading
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fedbnn_core.errors import FedBNNError, FormatError
+from fedbnn_core.packed import reference
+from fedbnn_core.packed.format import decode, read_file
+from fedbnn_core.packed.graph import Graph, Kind
+
+__all__ = ["PackedModel", "available_kernels"]
+
+LAYOUTS = ("auto", "NHWC", "NCHW")
+
+try:
+    from fedbnn_core.packed import _native
+except ImportError:
+    _native = None
+
+
+def available_kernels() -> tuple[str, ...]:
+    """Return the kernels that run here, fastest first; "numpy" is always there."""
+    native = () if _native is None else tuple(_native.kernels())
+    return (*native, "numpy")
+
+
+class PackedModel:
+    """A packed 1-bit network, ready to run.
+
+    Attributes
+    ----------
+    graph : Graph
+        The operations, as read from the file.
+    class_names : list of str
+    input_shape : tuple of int
+        Channels, height, width.
+    kernel : str
+        The kernel in use: one of `available_kernels`.
+    size_bytes : int
+        Size of the file.
+    """
+
+    def __init__(self, data: bytes, *, kernel: str = "auto", threads: int = 1) -> None:
+        self.graph: Graph = decode(data)
+        self.class_names = self.graph.class_names
+        height, width, channels = self.graph.input_shape
+        self.input_shape = (channels, height, width)
+        self.size_bytes = len(data)
+        self.threads = threads
+        self.kernel = _choose_kernel(kernel)
+        self._native: Any = None
+        # A model has one set of activation buffers.
+        self._lock = threading.Lock()
+        if self.kernel != "numpy":
+            try:
+                self._native = _native.open(data, self.kernel, max(threads, 1))
+            except ValueError as error:
+                raise FormatError(
+                    f"cannot run the model: {error}; export it again"
+                ) from error
+
+    @classmethod
+    def load(
+        cls, path: str | Path, *, kernel: str = "auto", threads: int = 1
+    ) -> "PackedModel":
+        """Read an `.fbnn` file.
+
+        Parameters
+        ----------
+        path : str or Path
+        kernel : str
+            "auto" takes the fastest of `available_kernels`; any of them, or
+            "numpy", can be asked for.
+        threads : int
+            Threads of the C kernels; a batch is split by images, a single image by
+            rows. The results do not depend on it.
+        """
+        return cls(read_file(path), kernel=kernel, threads=threads)
+
+    def predict(
+        self, images: npt.ArrayLike, *, layout: str = "auto"
+    ) -> npt.NDArray[np.int64]:
+        """Return the class number of every image; see `logits` for the input."""
+        return self.logits(images, layout=layout).argmax(axis=1)
+
+    def logits(
+        self, images: npt.ArrayLike, *, layout: str = "auto"
+    ) -> npt.NDArray[np.float32]:
+        """Return logits (n, classes).
+
+        Parameters
+        ----------
+        images : array
+            uint8: raw pixels, which the model normalises itself. float32: pixels that
+            are normalised already with the model's mean and deviation. One image or
+            a batch, (n, h, w, c) or (n, c, h, w); the channel axis may be missing if
+            the model has one channel.
+        layout : str
+            "NHWC", "NCHW", or "auto": whichever fits the model's input shape.
+        """
+        batch = self._arrange(np.asarray(images), layout)
+        if self._native is None:
+            return reference.run(self.graph, self._normalised(batch))
+        out = np.empty((len(batch), len(self.class_names)), np.float32)
+        with self._lock:
+            _native.logits(
+                self._native, batch, batch.dtype == np.float32, len(batch), out
+            )
+        return out
+
+    def preactivations(
+        self, image: npt.ArrayLike, *, layout: str = "auto"
+    ) -> dict[int, npt.NDArray[np.int32]]:
+        """Return the integers (h, w, c) of every binary convolution for one image.
+
+        The keys are positions in ``graph.operations``.
+        """
+        batch = self._normalised(self._arrange(np.asarray(image), layout))
+        if len(batch) != 1:
+            raise FedBNNError(f"expected one image, got {len(batch)}; pass them singly")
+        if self._native is None:
+            found = reference.preactivations(self.graph, batch)
+            return {index: sums[0] for index, sums in found.items()}
+        sums = {}
+        from fedbnn_core.packed.graph import infer_shapes
+
+        for index, shape in enumerate(infer_shapes(self.graph)):
+            if self.graph.operations[index].kind is Kind.BCONV:
+                with self._lock:
+                    raw = _native.preactivations(self._native, batch, index)
+                sums[index] = np.frombuffer(raw, np.int32).reshape(shape.output)
+        return sums
+
+    def memory_bytes(self) -> dict[str, int]:
+        """Return the C runtime's memory: prepared weights and activations."""
+        if self._native is None:
+            return {}
+        about = _native.describe(self._native)
+        return {key: about[key] for key in ("weight_bytes", "activation_bytes")}
+
+    def _normalised(
+        self, batch: npt.NDArray[Any]
+    ) -> npt.NDArray[np.float32]:
+        if batch.dtype == np.float32:
+            return batch
+        return reference.normalise(batch, mean=self.graph.mean, std=self.graph.std)
+
+    def _arrange(self, images: npt.NDArray[Any], layout: str) -> npt.NDArray[Any]:
+        """Return a contiguous (n, h, w, c) batch of uint8 or float32."""
+        if layout not in LAYOUTS:
+            raise FedBNNError(f"layout must be one of {LAYOUTS}, got {layout!r}")
+        if images.dtype == np.float64:
+            images = images.astype(np.float32)
+        if images.dtype not in (np.uint8, np.float32):
+            raise FedBNNError(
+                "expected uint8 pixels or float32 normalised pixels, got "
+                f"{images.dtype}; convert the array first"
+            )
+        channels, height, width = self.input_shape
+        if channels == 1 and images.shape[-2:] == (height, width) and images.ndim < 4:
+            images = images.reshape(-1, height, width, 1)
+            return np.ascontiguousarray(images)
+        if images.ndim == 3:
+            images = images[None]
+        last, first = (height, width, channels), (channels, height, width)
+        fits_last = images.ndim == 4 and images.shape[1:] == last and layout != "NCHW"
+        fits_first = images.ndim == 4 and images.shape[1:] == first and layout != "NHWC"
+        if fits_last and fits_first and channels > 1:
+            raise FedBNNError(
+                f"images of shape {images.shape} fit NHWC and NCHW; say layout="
+            )
+        if not fits_last and not fits_first:
+            raise FedBNNError(
+                f"expected images of shape (n, {height}, {width}, {channels}) or "
+                f"(n, {channels}, {height}, {width}), got {images.shape}; resize or "
+                "convert them first"
+            )
+        if fits_first:
+            images = images.transpose(0, 2, 3, 1)
+        return np.ascontiguousarray(images)
+
+
+_warned = False
+
+
+def _choose_kernel(kernel: str) -> str:
+    global _warned
+    available = available_kernels()
+    if kernel == "auto":
+        if _native is None and not _warned:
+            _warned = True
+            warnings.warn(
+                "the C runtime was not built (no compiler at installation?); packed "
+                "models run on numpy, slowly. Reinstall fedbnn with a C compiler.",
+                RuntimeWarning,
+                stacklevel=4,
+            )
+        return available[0]
+    if kernel not in available:
+        raise FedBNNError(
+            f"kernel {kernel!r} does not run here; choose one of {available} or 'auto'"
+        )
+    return kernel
