@@ -93,8 +93,8 @@ def pack(
     return Graph(
         name,
         (height, width, channels),
-        np.broadcast_to(np.float32(mean), (channels,)),
-        np.broadcast_to(np.float32(std), (channels,)),
+        np.broadcast_to(np.array(mean, np.float32), (channels,)),
+        np.broadcast_to(np.array(std, np.float32), (channels,)),
         list(class_names),
         builder.finish(logits),
     )
@@ -136,10 +136,9 @@ def _affine(norm: BatchNorm, conv: RotatedBinaryConv2d | None = None) -> dict[st
     offset = beta - mean * gain in one rounding. A preceding scale s and bias b fold
     in: gain * s, offset + gain * b.
     """
-    mean, variance = _array(cast(Tensor, norm.running_mean)), cast(
-        Tensor, norm.running_var
-    )
-    inverse = np.float32(1) / np.sqrt(_array(variance) + np.float32(norm.eps))
+    mean = _array(cast(Tensor, norm.running_mean))
+    variance = _array(cast(Tensor, norm.running_var))
+    inverse = np.float32(1) / np.sqrt(variance + np.float32(norm.eps))
     gain = (inverse * _array(norm.weight)).astype(np.float32)
     offset = _array(norm.bias) - mean.astype(np.float64) * gain
     if conv is not None and conv.bias is not None:
@@ -168,13 +167,12 @@ def _threshold(conv: RotatedBinaryConv2d, norm: BatchNorm) -> dict[str, Any]:
 
 def _binary_conv(
     builder: GraphBuilder,
-    conv: nn.Module,
+    conv: RotatedBinaryConv2d,
     source: Value,
     *,
     residual: Value | None = None,
     **epilogue: Any,
 ) -> Value:
-    assert isinstance(conv, RotatedBinaryConv2d)
     positive = conv.binary_weight().detach().permute(0, 2, 3, 1) > 0
     return builder.add(
         Kind.BCONV,
@@ -248,24 +246,25 @@ def _pack_cnn4(builder: GraphBuilder, model: CNN4, value: Value) -> Value:
     Pooling of signs is an OR. Where it comes before a BN with negative gamma, the
     largest sum gives the smallest result: an AND.
     """
-    window = {"kernel": (2, 2), "stride": 2}
-    for index, (conv, norm) in enumerate(zip(model.convs, model.norms, strict=True)):
-        assert isinstance(norm, nn.BatchNorm2d)
+    window: dict[str, Any] = {"kernel": (2, 2), "stride": 2}
+    for index, (conv, module) in enumerate(zip(model.convs, model.norms, strict=True)):
+        norm = cast(nn.BatchNorm2d, module)
         channels, last = norm.num_features, index + 1 == len(model.convs)
-        first, second = ({}, _affine(norm)) if model.pool_before_bn else (
-            _affine(norm),
-            {},
-        )
+        before, behind = _affine(norm), dict[str, Any]()
+        if model.pool_before_bn:
+            before, behind = behind, before
         if isinstance(conv, nn.Conv2d):
-            value = _float_conv(builder, conv, value, padding=(1, 1, 1, 1), **first)
-            value = builder.add(Kind.MAXPOOL, channels, value, **window, **second)
-        elif last:
-            value = _binary_conv(builder, conv, value, **first)
+            value = _float_conv(builder, conv, value, padding=(1, 1, 1, 1), **before)
+            value = builder.add(Kind.MAXPOOL, channels, value, **window, **behind)
+            continue
+        conv = cast(RotatedBinaryConv2d, conv)
+        if last:
+            value = _binary_conv(builder, conv, value, **before)
             value = builder.add(
-                Kind.MAXPOOL, channels, value, **window, **second, clamp=True
+                Kind.MAXPOOL, channels, value, **window, **behind, clamp=True
             )
         else:
-            fold = _threshold(cast(RotatedBinaryConv2d, conv), norm)
+            fold = _threshold(conv, norm)
             value = _binary_conv(builder, conv, value, **fold)
             mask = fold["flips"] if model.pool_before_bn else None
             value = builder.add(Kind.BITPOOL, channels, value, **window, mask=mask)
@@ -278,15 +277,19 @@ def _pack_resnet(builder: GraphBuilder, model: ResNet, value: Value) -> Value:
     )
     for module in model.blocks:
         block = cast(BasicBlock, module)
-        fold = _threshold(cast(RotatedBinaryConv2d, block.conv1), block.norm1)
-        hidden = _binary_conv(builder, block.conv1, value, **fold)
+        conv1, conv2 = (
+            cast(RotatedBinaryConv2d, conv) for conv in (block.conv1, block.conv2)
+        )
+        hidden = _binary_conv(builder, conv1, value, **_threshold(conv1, block.norm1))
         if isinstance(block.shortcut, nn.Sequential):
             conv, norm = block.shortcut
             affine = _affine(cast(nn.BatchNorm2d, norm))
-            value = _binary_conv(builder, conv, value, **affine)
+            value = _binary_conv(
+                builder, cast(RotatedBinaryConv2d, conv), value, **affine
+            )
         value = _binary_conv(
             builder,
-            block.conv2,
+            conv2,
             hidden,
             residual=value,
             clamp=True,

@@ -1,4 +1,4 @@
-"""Assemble a graph from values instead of slots; slots are shared once they are free."""
+"""Assemble a graph from values; they share slots as soon as these are free."""
 
 from dataclasses import replace
 from itertools import count

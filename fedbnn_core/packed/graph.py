@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -21,8 +22,13 @@ __all__ = [
     "Graph",
     "Kind",
     "Operation",
+    "OperationShape",
     "Shape",
+    "SlotShapes",
+    "connect",
     "infer_shapes",
+    "present",
+    "require",
 ]
 
 MAX_SIDE = 4096
@@ -35,6 +41,7 @@ MAX_SLOTS = 16
 MAX_VALUES = 2**26
 MAX_MACS = 2**40
 
+_T = TypeVar("_T")
 Floats = npt.NDArray[np.float32]
 Shape = tuple[int, int, int]
 """Height, width, channels."""
@@ -81,7 +88,7 @@ class Operation:
     clamp: bool = False
     bits: npt.NDArray[np.uint8] | None = None
     """BCONV: signs (1 is +1) of [out][row][column][in], packed, lowest bit first."""
-    weight: Floats | npt.NDArray[np.int8] | None = None
+    weight: npt.NDArray[Any] | None = None
     """CONV: [row][column][in][out]. LINEAR: [out][in], float32 or int8."""
     weight_scale: Floats | None = None
     """LINEAR with int8 weights: one factor per output."""
@@ -152,14 +159,19 @@ def require(condition: bool, problem: str) -> None:
         raise FormatError(f"not a valid .fbnn file: {problem}; export the model again")
 
 
+def present(value: _T | None) -> _T:
+    """Return a field that its operation cannot do without."""
+    if value is None:
+        raise FormatError("an operation lacks one of its parts; export the model again")
+    return value
+
+
 def infer_shapes(graph: Graph) -> list[OperationShape]:
     """Check how the operations are connected and return their shapes."""
     slots = SlotShapes(graph.slots)
     require(slots.slots <= MAX_SLOTS, f"more than {MAX_SLOTS} slots")
     shapes = [connect(op, slots, graph.input_shape) for op in graph.operations]
-    macs = sum(
-        s.output[0] * s.output[1] * s.output[2] * (s.fan_in + 1) for s in shapes
-    )
+    macs = sum(s.output[0] * s.output[1] * s.output[2] * (s.fan_in + 1) for s in shapes)
     require(macs <= MAX_MACS, "more work than the format allows")
     require(bool(shapes), "no operations")
     require(
@@ -201,8 +213,8 @@ def _source(op: Operation, slots: SlotShapes, image: Shape) -> Shape:
         require(op.input is None, "an image read from a slot")
         return image
     held = slots.bits if op.reads_bits else slots.floats
-    require(op.input is not None and op.input in held, "a slot read before written")
-    return held[op.input] if op.input is not None else image
+    require(op.input in held, "a slot read before it is written")
+    return held[present(op.input)]
 
 
 def _shape(op: Operation, source: Shape) -> OperationShape:

@@ -2,7 +2,9 @@
 
 import threading
 import warnings
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -11,14 +13,15 @@ import numpy.typing as npt
 from fedbnn_core.errors import FedBNNError, FormatError
 from fedbnn_core.packed import reference
 from fedbnn_core.packed.format import decode, read_file
-from fedbnn_core.packed.graph import Graph, Kind
+from fedbnn_core.packed.graph import Graph, Kind, infer_shapes
 
 __all__ = ["PackedModel", "available_kernels"]
 
 LAYOUTS = ("auto", "NHWC", "NCHW")
 
+_native: ModuleType | None
 try:
-    from fedbnn_core.packed import _native
+    _native = import_module("fedbnn_core.packed._native")
 except ImportError:
     _native = None
 
@@ -53,12 +56,12 @@ class PackedModel:
         self.size_bytes = len(data)
         self.threads = threads
         self.kernel = _choose_kernel(kernel)
-        self._native: Any = None
+        self._handle: Any = None
         # A model has one set of activation buffers.
         self._lock = threading.Lock()
-        if self.kernel != "numpy":
+        if _native is not None and self.kernel != "numpy":
             try:
-                self._native = _native.open(data, self.kernel, max(threads, 1))
+                self._handle = _native.open(data, self.kernel, max(threads, 1))
             except ValueError as error:
                 raise FormatError(
                     f"cannot run the model: {error}; export it again"
@@ -86,7 +89,7 @@ class PackedModel:
         self, images: npt.ArrayLike, *, layout: str = "auto"
     ) -> npt.NDArray[np.int64]:
         """Return the class number of every image; see `logits` for the input."""
-        return self.logits(images, layout=layout).argmax(axis=1)
+        return np.asarray(self.logits(images, layout=layout).argmax(axis=1), np.int64)
 
     def logits(
         self, images: npt.ArrayLike, *, layout: str = "auto"
@@ -104,12 +107,12 @@ class PackedModel:
             "NHWC", "NCHW", or "auto": whichever fits the model's input shape.
         """
         batch = self._arrange(np.asarray(images), layout)
-        if self._native is None:
+        if _native is None or self._handle is None:
             return reference.run(self.graph, self._normalised(batch))
         out = np.empty((len(batch), len(self.class_names)), np.float32)
         with self._lock:
             _native.logits(
-                self._native, batch, batch.dtype == np.float32, len(batch), out
+                self._handle, batch, batch.dtype == np.float32, len(batch), out
             )
         return out
 
@@ -123,29 +126,25 @@ class PackedModel:
         batch = self._normalised(self._arrange(np.asarray(image), layout))
         if len(batch) != 1:
             raise FedBNNError(f"expected one image, got {len(batch)}; pass them singly")
-        if self._native is None:
+        if _native is None or self._handle is None:
             found = reference.preactivations(self.graph, batch)
             return {index: sums[0] for index, sums in found.items()}
         sums = {}
-        from fedbnn_core.packed.graph import infer_shapes
-
         for index, shape in enumerate(infer_shapes(self.graph)):
             if self.graph.operations[index].kind is Kind.BCONV:
                 with self._lock:
-                    raw = _native.preactivations(self._native, batch, index)
+                    raw = _native.preactivations(self._handle, batch, index)
                 sums[index] = np.frombuffer(raw, np.int32).reshape(shape.output)
         return sums
 
     def memory_bytes(self) -> dict[str, int]:
         """Return the C runtime's memory: prepared weights and activations."""
-        if self._native is None:
+        if _native is None or self._handle is None:
             return {}
-        about = _native.describe(self._native)
+        about = _native.describe(self._handle)
         return {key: about[key] for key in ("weight_bytes", "activation_bytes")}
 
-    def _normalised(
-        self, batch: npt.NDArray[Any]
-    ) -> npt.NDArray[np.float32]:
+    def _normalised(self, batch: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
         if batch.dtype == np.float32:
             return batch
         return reference.normalise(batch, mean=self.graph.mean, std=self.graph.std)

@@ -6,12 +6,13 @@ results are equal bit for bit.
 """
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from numpy.lib.stride_tricks import sliding_window_view
 
-from fedbnn_core.packed.graph import Graph, Kind, Operation
+from fedbnn_core.packed.graph import Graph, Kind, Operation, present
 
 __all__ = ["fma", "normalise", "preactivations", "run", "signs"]
 
@@ -22,9 +23,7 @@ _LANES = 16
 _ONE = np.float32(1)
 
 
-def normalise(
-    pixels: npt.NDArray[np.uint8], *, mean: Floats, std: Floats
-) -> Floats:
+def normalise(pixels: npt.NDArray[np.uint8], *, mean: Floats, std: Floats) -> Floats:
     """Return (pixel / 255 - mean) / std in float32; channels are the last axis."""
     scaled = pixels.astype(np.float32) / np.float32(255)
     return np.asarray((scaled - mean) / std, dtype=np.float32)
@@ -34,8 +33,7 @@ def run(graph: Graph, images: Floats) -> Floats:
     """Return logits (n, classes) of normalised images (n, h, w, c)."""
     logits = np.empty((len(images), len(graph.class_names)), np.float32)
     for begin in range(0, len(images), 64):  # bounds the memory of a large batch
-        for _, _, result in _execute(graph, images[begin : begin + 64]):
-            pass
+        *_, (_, _, result) = _execute(graph, images[begin : begin + 64])
         logits[begin : begin + 64] = result.reshape(-1, logits.shape[1])
     return logits
 
@@ -68,8 +66,7 @@ def fma(x: Floats, gain: Floats, offset: Floats) -> Floats:
 
 def signs(op: Operation, shape: tuple[int, ...]) -> Floats:
     """Return the weights of a binary convolution as +1.0 and -1.0."""
-    assert op.bits is not None
-    bits = np.unpackbits(op.bits, count=int(np.prod(shape)), bitorder="little")
+    bits = np.unpackbits(present(op.bits), count=int(np.prod(shape)), bitorder="little")
     return (2.0 * bits - 1.0).astype(np.float32).reshape(shape)
 
 
@@ -84,18 +81,14 @@ def _execute(
         if op.kind is Kind.INPUT:
             value = images
         elif op.kind is Kind.BITPOOL:
-            assert op.input is not None and op.out_bits is not None
-            bits[op.out_bits] = _bit_pool(op, bits[op.input])
+            bits[present(op.out_bits)] = _bit_pool(op, bits[present(op.input)])
             continue
         elif op.kind is Kind.BCONV:
-            assert op.input is not None
-            value = sums = _binary_conv(op, bits[op.input])
+            value = sums = _binary_conv(op, bits[present(op.input)])
         else:
-            assert op.input is not None
-            value = _float_operation(op, floats[op.input])
+            value = _float_operation(op, floats[present(op.input)])
         if op.thresholds is not None:
-            assert op.out_bits is not None and op.flips is not None
-            bits[op.out_bits] = (value >= op.thresholds) ^ op.flips
+            bits[present(op.out_bits)] = (value >= op.thresholds) ^ present(op.flips)
         else:
             residual = None if op.residual is None else floats[op.residual]
             value = _finish(op, value, residual)
@@ -118,9 +111,7 @@ def _finish(op: Operation, value: Floats, residual: Floats | None) -> Floats:
     return value
 
 
-def _windows(
-    values: npt.NDArray[np.generic], op: Operation
-) -> npt.NDArray[np.generic]:
+def _windows(values: npt.NDArray[Any], op: Operation) -> npt.NDArray[Any]:
     """Return a view (n, h, w, row, column, channel) of what each output sees."""
     view = sliding_window_view(values, op.kernel, axis=(1, 2))
     return view[:, :: op.stride, :: op.stride].transpose(0, 1, 2, 4, 5, 3)
@@ -139,7 +130,7 @@ def _binary_conv(op: Operation, bits: Bits) -> Floats:
     n, height, width, *taps = windows.shape
     if op.depthwise:
         weight = signs(op, (op.out_channels, *op.kernel))
-        return np.einsum("nhwrkc,crk->nhwc", windows, weight)
+        return np.asarray(np.einsum("nhwrkc,crk->nhwc", windows, weight))
     weight = signs(op, (op.out_channels, int(np.prod(taps))))
     sums = windows.reshape(n * height * width, -1) @ weight.T
     return np.asarray(sums.reshape(n, height, width, op.out_channels), np.float32)
@@ -168,11 +159,11 @@ def _start(op: Operation, shape: tuple[int, ...]) -> Floats:
 
 
 def _conv(op: Operation, values: Floats) -> Floats:
-    assert op.weight is not None
     windows = _windows(_pad(values, op, 0.0), op)
+    weight = present(op.weight).astype(np.float32, copy=False)
     total = _start(op, windows.shape[:3])
     for tap in np.ndindex(windows.shape[3:]):
-        total += windows[(..., *tap)][..., None] * op.weight[tap]
+        total += windows[(..., *tap)][..., None] * weight[tap]
     return total
 
 
@@ -190,12 +181,11 @@ def _lane_sum(values: Floats) -> Floats:
 
 
 def _layer_norm(op: Operation, values: Floats) -> Floats:
-    assert op.gain is not None and op.offset is not None
     channels = np.float32(values.shape[-1])
     centred = values - _lane_sum(values) / channels
     variance = _lane_sum(centred * centred) / channels
     inverse = _ONE / np.sqrt(variance + np.float32(op.epsilon))
-    return fma(centred * inverse, op.gain, op.offset)
+    return fma(centred * inverse, present(op.gain), present(op.offset))
 
 
 def _mean(values: Floats) -> Floats:
@@ -208,8 +198,7 @@ def _mean(values: Floats) -> Floats:
 
 def _linear(op: Operation, values: Floats) -> Floats:
     """Return the linear layer of the features in (channel, row, column) order."""
-    assert op.weight is not None
-    weight = op.weight.astype(np.float32)
+    weight = present(op.weight).astype(np.float32)
     if op.weight_scale is not None:
         weight = weight * op.weight_scale[:, None]
     features = values.transpose(0, 3, 1, 2).reshape(len(values), -1)
