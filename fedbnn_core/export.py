@@ -93,10 +93,25 @@ def pack(
     return Graph(
         name,
         (height, width, channels),
-        np.broadcast_to(np.array(mean, np.float32), (channels,)),
-        np.broadcast_to(np.array(std, np.float32), (channels,)),
+        *_pixel_affine(mean, std, channels),
         list(class_names),
         builder.finish(logits),
+    )
+
+
+def _pixel_affine(
+    mean: Sequence[float], std: Sequence[float], channels: int
+) -> tuple[Floats, Floats]:
+    """Return (pixel / 255 - mean) / std as scale and shift of the pixel.
+
+    Rounded to float32 in the same place as `fedbnn_core.data.batches.normalise`.
+    """
+    means, deviations = (
+        np.resize(np.float64(values), channels) for values in (mean, std)
+    )
+    return (
+        (1 / (255 * deviations)).astype(np.float32),
+        (-means / deviations).astype(np.float32),
     )
 
 

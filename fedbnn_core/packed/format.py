@@ -65,8 +65,8 @@ def encode(graph: Graph) -> bytes:
             graph.slots,
             len(name),
         ),
-        graph.mean.astype("<f4").tobytes(),
-        graph.std.astype("<f4").tobytes(),
+        _floats(graph.pixel_scale),
+        _floats(graph.pixel_shift),
         name,
     ]
     for class_name in graph.class_names:
@@ -203,11 +203,11 @@ def decode(data: bytes) -> Graph:
         and 1 <= slots <= MAX_SLOTS,
         "a header field out of range",
     )
-    mean, std = file.floats(channels), file.floats(channels)
-    require(bool((std > 0).all()), "a standard deviation that is not positive")
+    scale, shift = file.floats(channels), file.floats(channels)
+    require(bool((scale > 0).all()), "a pixel scale that is not positive")
     name = file.text(name_size)
     class_names = [file.text(file.take(1)[0]) for _ in range(classes)]
-    graph = Graph(name, (height, width, channels), mean, std, class_names)
+    graph = Graph(name, (height, width, channels), scale, shift, class_names)
     shapes = SlotShapes(slots)
     for _ in range(operations):
         graph.operations.append(_decode_operation(file, shapes, graph.input_shape))
@@ -310,5 +310,8 @@ def _decode_weights(
         integers = file.array(fan_in * channels, "<i1").astype(np.int8)
         op.weight = integers.reshape(channels, fan_in)
         op.weight_scale = file.floats(channels)
+        with np.errstate(over="ignore"):
+            scaled = op.weight_scale[:, None] * integers.reshape(channels, fan_in)
+        require(bool(np.isfinite(scaled).all()), "an int8 scale that is too large")
     elif op.kind is Kind.LINEAR:
         op.weight = file.floats(fan_in * channels).reshape(channels, fan_in)

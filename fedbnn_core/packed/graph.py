@@ -38,7 +38,7 @@ MAX_STRIDE = 8
 MAX_FAN_IN = 32766
 MAX_OPERATIONS = 1024
 MAX_SLOTS = 16
-MAX_VALUES = 2**26
+MAX_VALUES = 2**24
 MAX_MACS = 2**40
 
 _T = TypeVar("_T")
@@ -117,10 +117,21 @@ class Graph:
 
     architecture: str
     input_shape: Shape
-    mean: Floats
-    std: Floats
+    pixel_scale: Floats
+    pixel_shift: Floats
+    """A pixel is normalised to fma(pixel, scale, shift), one pair per channel."""
     class_names: list[str]
     operations: list[Operation] = field(default_factory=list)
+
+    @property
+    def mean(self) -> list[float]:
+        """Return the mean of pixel / 255 that normalisation subtracts."""
+        return [float(m) for m in -self.pixel_shift / self.pixel_scale / 255]
+
+    @property
+    def std(self) -> list[float]:
+        """Return the deviation of pixel / 255 that normalisation divides by."""
+        return [float(s) for s in 1 / (255 * self.pixel_scale.astype(np.float64))]
 
     @property
     def slots(self) -> int:

@@ -147,7 +147,7 @@ class PackedModel:
     def _normalised(self, batch: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
         if batch.dtype == np.float32:
             return batch
-        return reference.normalise(batch, mean=self.graph.mean, std=self.graph.std)
+        return reference.normalise(self.graph, batch)
 
     def _arrange(self, images: npt.NDArray[Any], layout: str) -> npt.NDArray[Any]:
         """Return a contiguous (n, h, w, c) batch of uint8 or float32."""

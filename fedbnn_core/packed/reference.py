@@ -23,10 +23,9 @@ _LANES = 16
 _ONE = np.float32(1)
 
 
-def normalise(pixels: npt.NDArray[np.uint8], *, mean: Floats, std: Floats) -> Floats:
-    """Return (pixel / 255 - mean) / std in float32; channels are the last axis."""
-    scaled = pixels.astype(np.float32) / np.float32(255)
-    return np.asarray((scaled - mean) / std, dtype=np.float32)
+def normalise(graph: Graph, pixels: npt.NDArray[np.uint8]) -> Floats:
+    """Return raw pixels (..., c) normalised as the network was trained."""
+    return fma(pixels.astype(np.float32), graph.pixel_scale, graph.pixel_shift)
 
 
 def run(graph: Graph, images: Floats) -> Floats:

@@ -8,7 +8,7 @@
 enum { FBNN_SLOTS = 16, FBNN_NO_SLOT = 255 };
 
 /* A file that needs more for its weights, or for one image, is refused. */
-#define FBNN_MAX_MEMORY ((uint64_t)1 << 29)
+#define FBNN_MAX_MEMORY ((uint64_t)1 << 28)
 
 typedef enum {
     OP_INPUT = 1,

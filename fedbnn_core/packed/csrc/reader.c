@@ -20,7 +20,7 @@ enum {
     MAX_OPERATIONS = 1024
 };
 
-static const uint64_t MAX_VALUES = (uint64_t)1 << 26; /* of one activation */
+static const uint64_t MAX_VALUES = (uint64_t)1 << 24; /* of one activation */
 static const uint64_t MAX_MACS = (uint64_t)1 << 40;
 static const uint8_t MAGIC[8] = {0x89, 'F', 'B', 'N', 'N', '\r', '\n', 0x1A};
 
@@ -185,20 +185,19 @@ static fbnn_status take_class_names(cursor *file, fbnn_model *m) {
     return FBNN_OK;
 }
 
-/* Normalised value of every possible pixel: (pixel / 255 - mean) / deviation. */
+/* Normalised value of every possible pixel: fma(pixel, scale, shift). */
 static fbnn_status take_normalisation(cursor *file, fbnn_model *m) {
-    const uint8_t *means, *deviations;
-    TRY(take(file, (uint64_t)m->input.channels * 4, &means));
-    TRY(take(file, (uint64_t)m->input.channels * 4, &deviations));
+    const uint8_t *scales, *shifts;
+    TRY(take(file, (uint64_t)m->input.channels * 4, &scales));
+    TRY(take(file, (uint64_t)m->input.channels * 4, &shifts));
     TRY(fbnn_reserve(m, (uint64_t)m->input.channels * 256, sizeof(float),
                      &m->pixel_table));
     for (uint32_t c = 0; c < m->input.channels; c++) {
-        float mean = float_at(means + 4 * c), deviation = float_at(deviations + 4 * c);
-        REQUIRE(isfinite(mean) && isfinite(deviation) && deviation > 0.0f,
-                FBNN_ERROR_VALUE);
+        float scale = float_at(scales + 4 * c), shift = float_at(shifts + 4 * c);
+        REQUIRE(isfinite(scale) && isfinite(shift) && scale > 0.0f, FBNN_ERROR_VALUE);
         for (int pixel = 0; pixel < 256; pixel++)
             m->pixel_table[c * 256 + (uint32_t)pixel] =
-                ((float)pixel / 255.0f - mean) / deviation;
+                fmaf((float)pixel, scale, shift);
     }
     return FBNN_OK;
 }

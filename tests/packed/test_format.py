@@ -1,0 +1,186 @@
+"""The file format: written by hand, round trip, and hostile files."""
+
+import hashlib
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedbnn_core.errors import FormatError
+from fedbnn_core.packed import PackedModel, available_kernels
+from fedbnn_core.packed.format import decode, encode, seal
+from fedbnn_core.packed.model import _native
+from tests.packed.graphs import CLASSES, everything
+
+NATIVE = available_kernels()[0]
+
+
+def by_hand() -> bytes:
+    """Return the smallest network, byte by byte as FORMAT.md says.
+
+    One pixel p, normalised to p / 2 - 10; logits 2v + 0.5 and -v.
+    """
+    body = struct.pack("<HHHHHBB", 1, 1, 1, 2, 2, 2, 4)
+    body += struct.pack("<ff", 0.5, -10) + b"tiny" + b"\x02up" + b"\x04down"
+    body += bytes([1, 0, 255, 255, 0, 255, 0, 0, 0, 0, 0, 0, 0, 0]) + b"\x01\x00"
+    body += bytes([8, 16, 0, 255, 1, 255, 0, 0, 0, 0, 0, 0, 0, 0]) + b"\x02\x00"
+    body += struct.pack("<4f", 2, -1, 0.5, 0)
+    start = b"\x89FBNN\r\n\x1a" + struct.pack("<HHI", 1, 0, 48 + len(body))
+    return start + hashlib.sha256(start + body).digest() + body
+
+
+@pytest.mark.parametrize("kernel", available_kernels())
+def test_a_file_written_by_hand(kernel: str) -> None:
+    model = PackedModel(by_hand(), kernel=kernel)
+    assert model.class_names == ["up", "down"]
+    assert model.input_shape == (1, 1, 1)
+    assert model.graph.architecture == "tiny"
+    logits = model.logits(np.array([[[[30]]], [[[4]]]], np.uint8))
+    np.testing.assert_array_equal(logits, [[10.5, -5], [-15.5, 8]])
+    np.testing.assert_array_equal(model.predict(np.full((1, 1, 1), 4, np.uint8)), [1])
+
+
+def test_decode_inverts_encode() -> None:
+    data = encode(everything(37, np.random.default_rng(1)))
+    graph = decode(data)
+    assert encode(graph) == data
+    assert graph.class_names == ["a", "b", "ç"]
+    np.testing.assert_allclose(graph.std, [1 / 2.55, 1 / 5.1, 1 / 7.65], rtol=1e-6)
+    np.testing.assert_allclose(graph.mean, [150 / 255, 50 / 255, 2 / 0.03 / 255], 1e-6)
+
+
+def body_of(data: bytes) -> bytes:
+    return data[48:]
+
+
+def python_accepts(data: bytes) -> bool:
+    try:
+        decode(data)
+    except FormatError:
+        return False
+    return True
+
+
+def native_refusal(data: bytes, image: np.ndarray) -> str:
+    """Return why the C reader refuses the file; what it accepts is run."""
+    if _native is None:
+        pytest.skip("the C runtime was not built")
+    try:
+        handle = _native.open(data, NATIVE, 1)
+    except ValueError as error:
+        return str(error)
+    # A changed header may have made it a model of another input or output size.
+    with suppress(ValueError):
+        _native.logits(handle, image, False, 1, np.empty(CLASSES, np.float32))
+    return ""
+
+
+def small() -> bytes:
+    return encode(everything(5, np.random.default_rng(2)))
+
+
+def test_truncation_at_every_byte_is_refused() -> None:
+    data = small()
+    image = np.zeros((8, 9, 3), np.uint8)
+    assert python_accepts(data)
+    assert not native_refusal(data, image)
+    for size in range(len(data)):
+        assert not python_accepts(data[:size])
+        assert native_refusal(data[:size], image)
+    body = body_of(data)
+    for other in (*(body[:size] for size in range(len(body))), body + b"\0"):
+        assert not python_accepts(seal(other))
+        assert native_refusal(seal(other), image)
+
+
+def test_every_flipped_bit_breaks_the_digest() -> None:
+    data = small()
+    for at in range(len(data)):
+        broken = bytearray(data)
+        broken[at] ^= 1 << at % 8
+        with pytest.raises(FormatError):
+            decode(bytes(broken))
+
+
+def corruptions(data: bytes, count: int) -> Iterator[bytes]:
+    """Yield files with 1 to 4 bytes changed and a valid digest, graph bytes often."""
+    rng = np.random.default_rng(3)
+    body = body_of(data)
+    places = rng.integers(0, len(body), (count, 4))
+    places[: count // 2] %= 140  # the header and the first records
+    values = rng.integers(0, 256, (count, 4))
+    values[::3] = rng.choice([0, 1, 2, 127, 128, 254, 255], values[::3].shape)
+    sizes = rng.integers(1, 5, count)
+    for number in range(count):
+        broken = bytearray(body)
+        for at, value in zip(
+            places[number, : sizes[number]], values[number], strict=False
+        ):
+            broken[at] = value
+        yield seal(bytes(broken))
+
+
+def test_random_corruptions_neither_crash_nor_divide_the_readers() -> None:
+    image = np.zeros((8, 9, 3), np.uint8)
+    accepted = 0
+    for number, broken in enumerate(corruptions(small(), 100_000)):
+        refusal = native_refusal(broken, image)
+        accepted += not refusal
+        # Reading in Python takes ten times as long. Only the C reader knows how
+        # much memory its kernels take, and may refuse for that alone.
+        if number % 5 == 0 and "more memory" not in refusal:
+            assert python_accepts(broken) == (not refusal), refusal
+    # Both outcomes occur, or this test would test nothing.
+    assert 1000 < accepted < 99_000
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs RLIMIT_AS")
+@pytest.mark.parametrize("kernel", dict.fromkeys((NATIVE, "numpy")))
+def test_a_small_file_cannot_reserve_much_memory(kernel: str, tmp_path: Path) -> None:
+    """Sixteen slots of the largest activation would need gigabytes."""
+    record = bytes([1, 0, 255, 255, 0, 255, 0, 0, 0, 0, 0, 0, 0, 0]) + b"\x01\x00"
+    body = struct.pack("<HHHHHBB", 4096, 4096, 1, 1, 17, 16, 0)
+    body += struct.pack("<ff", 1, 0) + b"\x01a"
+    for slot in range(16):
+        body += record[:4] + bytes([slot]) + record[5:]
+    body += bytes([7, 0, 0, 255, 1, 255, 0, 0, 0, 0, 0, 0, 0, 0]) + b"\x01\x00"
+    path = tmp_path / "hostile.fbnn"
+    path.write_bytes(seal(body))
+    code = (
+        "import resource, sys, numpy\n"
+        "from fedbnn_core.packed import PackedModel\n"
+        "from fedbnn_core.errors import FormatError\n"
+        "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        "try:\n"
+        f"    PackedModel.load({str(path)!r}, kernel={kernel!r})\n"
+        "except FormatError as error:\n"
+        "    print('refused', error)\n"
+        "grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before\n"
+        "assert grown < 300_000, grown\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    if kernel != "numpy":
+        assert "refused" in done.stdout
+
+
+def test_messages_say_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(FormatError, match="fedbnn export"):
+        PackedModel.load(tmp_path / "absent.fbnn")
+    with pytest.raises(FormatError, match="magic"):
+        decode(b"PK\x03\x04 something else")
+    newer = bytearray(by_hand())
+    newer[8] = 9
+    with pytest.raises(FormatError, match="version 1, got 9"):
+        decode(bytes(newer))
+    damaged = bytearray(by_hand())
+    damaged[-1] ^= 1
+    with pytest.raises(FormatError, match="SHA-256"):
+        decode(bytes(damaged))
