@@ -106,9 +106,8 @@ def _pixel_affine(
 
     Rounded to float32 in the same place as `fedbnn_core.data.batches.normalise`.
     """
-    means, deviations = (
-        np.resize(np.float64(values), channels) for values in (mean, std)
-    )
+    means = np.resize(np.array(mean, np.float64), channels)
+    deviations = np.resize(np.array(std, np.float64), channels)
     return (
         (1 / (255 * deviations)).astype(np.float32),
         (-means / deviations).astype(np.float32),

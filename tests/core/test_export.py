@@ -26,7 +26,7 @@ NETWORKS = [
     ("resnet18", (3, 9, 14), {"width": 13}),
     ("resnet18", (3, 28, 28), {}),
     ("convnext-tiny", (3, 8, 8), {}),
-    ("convnext-tiny", (1, 9, 6), {}),
+    ("convnext-tiny", (1, 9, 8), {}),
 ]
 
 
