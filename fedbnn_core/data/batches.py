@@ -97,14 +97,17 @@ class ClientData:
     ) -> None:
         self._augmentation = augmentation
         self._mean, self._std = tuple(mean), tuple(std)
-        self._crop = images.shape[2:]
+        self._shape = images.shape[1:]
         self.labels = torch.from_numpy(np.array(labels, dtype=np.int64)).to(device)
         pixels = torch.from_numpy(np.array(images)).to(device)
         padding = augmentation.crop_padding
         # Padding comes before normalisation: the border is black, not average grey.
         pixels = F.pad(pixels, (padding,) * 4) if padding else pixels
+        if augmentation.horizontal_flip:
+            # Mirrored twins behind the originals: flipping is then a choice of rows.
+            pixels = torch.cat([pixels, pixels.flip(3)])
         self._is_normalised = pixels.numel() * 4 <= _FLOAT_CACHE_BYTES
-        self._images = (
+        self._frames = (
             normalise(pixels, self._mean, self._std) if self._is_normalised else pixels
         )
 
@@ -152,39 +155,45 @@ class ClientData:
         device = self.labels.device
         sizes = batch_sizes(len(self), batch_size)
         total = sum(sizes)
-        order = torch.randperm(max(len(self), 1), generator=generator)
-        order = order.expand(total).to(device) if len(self) == 1 else order.to(device)
-        offsets = flips = None
+        order = torch.randperm(len(self), generator=generator)
+        if len(self) == 1:
+            order = order.expand(total)
+        rows = order
+        if self._augmentation.horizontal_flip:
+            rows = order + len(self) * torch.randint(2, (total,), generator=generator)
+        offsets = torch.zeros(2, total, dtype=torch.int64)
         if self._augmentation.crop_padding:
             highest = 2 * self._augmentation.crop_padding + 1
             offsets = torch.randint(highest, (2, total), generator=generator)
-            offsets = offsets.to(device)
-        if self._augmentation.horizontal_flip:
-            flips = torch.rand(total, generator=generator).lt(0.5).to(device)
+        order, rows, offsets = order.to(device), rows.to(device), offsets.to(device)
 
         start = 0
         for size in sizes:
             batch = slice(start, start + size)
-            images = self._take(
-                order[batch], None if offsets is None else offsets[:, batch]
-            )
-            if flips is not None:
-                images = torch.where(
-                    flips[batch].view(-1, 1, 1, 1), images.flip(3), images
-                )
+            images = self._cut(rows[batch], offsets[:, batch])
             if not self._is_normalised:
                 images = normalise(images, self._mean, self._std)
-            yield images, self.labels[order[batch]]
+            yield images, self.labels.index_select(0, order[batch])
             start += size
 
-    def _take(self, rows: Tensor, offsets: Tensor | None) -> Tensor:
-        """Gather images, each cut out of its padded frame at its own offset."""
-        if offsets is None:
-            return self._images[rows]
-        height, width = self._crop
-        windows = self._images.unfold(2, height, 1).unfold(3, width, 1)
-        # Indices around the channel slice put it behind the batch: (b, c, h, w).
-        return windows[rows, :, offsets[0], offsets[1]]
+    def _cut(self, rows: Tensor, offsets: Tensor) -> Tensor:
+        """Cut each image out of its padded frame at its own offset (top, left)."""
+        if not self._augmentation.crop_padding:
+            return self._frames.index_select(0, rows)
+        channels, height, width = self._shape
+        _, _, frame_height, frame_width = self._frames.shape
+        plane = frame_height * frame_width
+        # Every run of `width` neighbours in memory is a row of this overlapping view;
+        # selecting rows of it copies runs, several times faster than indexing pixels.
+        runs = self._frames.as_strided(
+            (self._frames.numel() - width + 1, width), (1, 1)
+        )
+        device = rows.device
+        lines = torch.arange(height, device=device) * frame_width
+        planes = torch.arange(channels, device=device) * plane
+        corners = rows * (channels * plane) + offsets[0] * frame_width + offsets[1]
+        starts = corners[:, None, None] + planes[:, None] + lines
+        return runs.index_select(0, starts.view(-1)).view(-1, *self._shape)
 
 
 def evaluation_batches(

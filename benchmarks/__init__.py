@@ -1,0 +1,1 @@
+"""Measurements of speed and memory; each module has a `main`."""
