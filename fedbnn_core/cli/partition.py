@@ -23,60 +23,69 @@ _BARS = " ▁▂▃▄▅▆▇█"
 
 def partition(
     dataset: Annotated[
-        str,
+        str | None,
         typer.Option(help="A name from 'fedbnn data list', folder:PATH or npz:PATH."),
-    ] = "fmnist-mini",
+    ] = None,
     data_dir: Annotated[
-        Path | None, typer.Option(help="Folder that holds datasets.")
+        str | None, typer.Option(help="Folder that holds datasets.")
     ] = None,
     scheme: Annotated[
-        str, typer.Option(help="iid, dirichlet, label-fraction or natural.")
-    ] = "dirichlet",
+        str | None, typer.Option(help="iid, dirichlet, label-fraction or natural.")
+    ] = None,
     clients: Annotated[int, typer.Option(help="Number of clients.")] = 100,
     alpha: Annotated[
-        float, typer.Option(help="Dirichlet: smaller is more uneven.")
-    ] = 0.3,
+        float | None, typer.Option(help="Dirichlet: smaller is more uneven.")
+    ] = None,
     label_fraction: Annotated[
-        float, typer.Option(help="Label-fraction: share of the labels per client.")
-    ] = 0.3,
+        float | None, typer.Option(help="Label-fraction: a client's share of labels.")
+    ] = None,
     min_size: Annotated[
-        int, typer.Option(help="Dirichlet: fewest samples of a client.")
-    ] = 10,
-    seed: Annotated[int, typer.Option(help="The run's seed.")] = 1234,
+        int | None, typer.Option(help="Dirichlet: fewest samples of a client.")
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option("--seed", "--data-seed", help="The run's data-seed.")
+    ] = None,
     picture: Annotated[
-        Path, typer.Option(help="Where to draw it (.png, .svg, .pdf).")
+        Path, typer.Option(help="Where to draw it (.png, .svg or .pdf).")
     ] = Path("partition.png"),
     save: Annotated[
         Path | None, typer.Option(help="Also write the indices to this .npz.")
     ] = None,
     show_all: Annotated[bool, typer.Option("--all", help="Show all clients.")] = False,
 ) -> None:
-    """Show who holds what: a table of clients and classes, and a picture."""
-    from fedbnn_core.data import (
-        class_counts,
-        load_dataset,
-        partition_indices,
-        save_partition,
-    )
-    from fedbnn_core.data.plots import draw_partition
+    """Show who holds what in a run: a table of clients and classes, and a picture.
 
-    data = load_dataset(dataset, data_dir)
-    parts = partition_indices(
-        data.y_train,
-        clients,
-        scheme,
-        seed=seed,
-        alpha=alpha,
-        label_fraction=label_fraction,
-        min_size=min_size,
-        writer_ids=data.writer_ids,
+    Whatever is not given is as in a run without options.
+    """
+    from fedbnn_core.config import RunConfig
+    from fedbnn_core.data import class_counts, save_partition
+    from fedbnn_core.data.plots import draw_partition
+    from fedbnn_core.server_run import load_run_dataset, run_partition
+
+    given = {
+        "dataset": dataset,
+        "data-dir": data_dir,
+        "partition": scheme,
+        "dirichlet-alpha": alpha,
+        "label-fraction": label_fraction,
+        "min-partition-size": min_size,
+        "data-seed": seed,
+    }
+    config = RunConfig.from_mapping(
+        {key: value for key, value in given.items() if value is not None},
+        complete=False,
     )
+    data = load_run_dataset(config)
+    parts = run_partition(config, data, clients)
     counts = class_counts(data.y_train, parts, data.num_classes)
     detail = {
-        "dirichlet": f" (alpha {alpha:g})",
-        "label-fraction": f" ({label_fraction:g} of the labels)",
-    }.get(scheme, "")
-    title = f"{dataset}, {scheme}{detail}, {clients} clients, seed {seed}"
+        "dirichlet": f" (alpha {config.dirichlet_alpha:g})",
+        "label-fraction": f" ({config.label_fraction:g} of the labels)",
+    }.get(config.partition, "")
+    title = (
+        f"{config.dataset}, {config.partition}{detail}, {clients} clients, "
+        f"data seed {config.data_seed}"
+    )
 
     console = Console()
     console.print(_table(counts, title, width=console.width, show_all=show_all))
