@@ -152,17 +152,17 @@ def channels_last(weights: Tensor) -> Tensor:
     return out.copy_(weights)
 
 
-def _add_rotated(
+def _add_rotated_(
     base: Tensor, weights: Tensor, r1_t: Tensor, r2: Tensor, scale: float, keep: float
-) -> Tensor:
-    """Return keep*base + scale * R1^T X R2 of every filter without a temporary."""
+) -> None:
+    """Set base to keep*base + scale * R1^T X R2 of every filter, in place.
+
+    ``base`` is contiguous and may be ``weights`` itself.
+    """
     n1, n2 = r1_t.shape[0], r2.shape[0]
-    x = weights.reshape(-1, n1, n2)
-    left = r1_t.expand(x.shape[0], n1, n1)
-    out = torch.baddbmm(
-        base.reshape(x.shape), left, torch.matmul(x, r2), beta=keep, alpha=scale
-    )
-    return out.reshape(weights.shape)
+    half = torch.matmul(weights.view(-1, n1, n2), r2)
+    left = r1_t.expand(half.shape[0], n1, n1)
+    base.view(half.shape).baddbmm_(left, half, beta=keep, alpha=scale)
 
 
 class _MixedSign(torch.autograd.Function):
@@ -196,14 +196,13 @@ class _MixedSign(torch.autograd.Function):
     ) -> Tensor:
         a, b = float(alpha), float(beta)
         z, deviation = _standardize_(torch.lerp(w_server, w_local, lam))
-        base = (z * (1.0 - a)).add_(z_server, alpha=a * (1.0 - b))
-        mixed = _add_rotated(base, z, r1.t(), r2, scale=a * b, keep=1.0)
+        mixed = (z * (1.0 - a)).add_(z_server, alpha=a * (1.0 - b))
+        _add_rotated_(mixed, z, r1.t(), r2, scale=a * b, keep=1.0)
         ctx.save_for_backward(
             w_local, w_server, z, z_server, mixed, deviation, r1, r2, lam
         )
         ctx.settings = (a, b, t, k)
-        out = sign(mixed)
-        return channels_last(out)
+        return channels_last(sign(mixed))
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
@@ -212,25 +211,29 @@ class _MixedSign(torch.autograd.Function):
         )
         a, b, t, k = ctx.settings
         g = _surrogate_backward(grad.contiguous(), mixed, t, k)
-        g_z = _add_rotated(g, g, r1, r2.t(), scale=a * b, keep=1.0 - a)
         g_dot_z, g_dot_s = _dot(g, z), _dot(g, z_server)
-        if a * b > 1e-3:
-            g_dot_u = (_dot(g_z, z) - (1.0 - a) * g_dot_z) / (a * b)
-        else:
-            g_dot_u = _dot(g, rotate(z, (r1, r2)))
+        use_adjoint = a * b > 1e-3
+        g_dot_u = g_dot_z if use_adjoint else _dot(g, rotate(z, (r1, r2)))
+        # From here on g is overwritten: with dL/dz, then dL/dv, then dL/dw_l.
+        _add_rotated_(g, g, r1, r2.t(), scale=a * b, keep=1.0 - a)
+        if use_adjoint:
+            g_dot_u = (_dot(g, z) - (1.0 - a) * g_dot_z) / (a * b)
         grad_alpha = b * (g_dot_u - g_dot_s) + (g_dot_s - g_dot_z)
         grad_beta = a * (g_dot_u - g_dot_s)
 
-        flat_g, flat_z = g_z.reshape(z.shape[0], -1), z.reshape(z.shape[0], -1)
+        flat_g, flat_z = g.view(z.shape[0], -1), z.view(z.shape[0], -1)
         n = flat_z.shape[1]
         if n > 1:
             tiny = torch.finfo(z.dtype).tiny
             coupling = (flat_g * flat_z).sum(dim=1, keepdim=True)
             coupling *= (1.0 + STD_EPS / deviation.clamp_min(tiny)) / (n - 1)
             flat_g -= flat_g.mean(dim=1, keepdim=True)
-            flat_g.addcmul_(flat_z, coupling, value=-1.0).div_(deviation + STD_EPS)
-        grad_lam = _dot(g_z, w_local - w_server)
-        return (g_z.mul_(lam), grad_lam, grad_alpha, grad_beta, *(None,) * 6)
+            flat_g.addcmul_(flat_z, coupling, value=-1.0)
+            flat_g *= lam / (deviation + STD_EPS)
+        else:
+            flat_g *= lam
+        grad_lam = _dot(g, w_local - w_server) / lam.clamp_min(1e-30)
+        return (g, grad_lam, grad_alpha, grad_beta, *(None,) * 6)
 
 
 def _dot(a: Tensor, b: Tensor) -> Tensor:

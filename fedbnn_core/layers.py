@@ -223,6 +223,10 @@ class RotatedBinaryConv2d(nn.Module):
         shift = 1.0 if self.padding > 0 else 0.0
         a = activation_sign(x, sharpness=self.sharpness, clamp=self.clamp, shift=shift)
         offset = weight.sum(dim=(1, 2, 3)) if shift else None
+        if offset is not None and self.scale is None:
+            # A BN follows: it takes a channel's constant out again, so that the
+            # constant's gradient is zero and need not be computed.
+            offset = offset.detach()
         out = F.conv2d(
             a,
             weight,
