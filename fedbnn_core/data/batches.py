@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from fedbnn_core.data.dataset import NO_AUGMENTATION, Augmentation, Dataset
 from fedbnn_core.errors import ConfigError
 
-__all__ = ["ClientData", "batch_sizes", "evaluation_batches", "normalise"]
+__all__ = ["ClientData", "batch_sizes", "normalise"]
 
 # A client up to this size keeps its images as normalised floats: one gather then
 # makes a batch. It is per client, so it stays far below what training itself takes.
@@ -194,40 +194,3 @@ class ClientData:
         corners = rows * (channels * plane) + offsets[0] * frame_width + offsets[1]
         starts = corners[:, None, None] + planes[:, None] + lines
         return runs.index_select(0, starts.view(-1)).view(-1, *self._shape)
-
-
-def evaluation_batches(
-    images: NDArray[np.uint8],
-    labels: NDArray[Any],
-    mean: Sequence[float],
-    std: Sequence[float],
-    batch_size: int,
-    device: str | torch.device = "cpu",
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """Go through samples in order, normalised and never augmented.
-
-    Parameters
-    ----------
-    images : uint8 array (n, c, h, w)
-        May be a memory map; one batch at a time is read.
-    labels : int array (n,)
-        One label per image.
-    mean, std : sequence of float
-        Normalisation per channel, of pixels / 255.
-    batch_size : int
-        The last batch holds what is left, even a single sample.
-    device : str or torch.device, default "cpu"
-        Where the batches are delivered.
-
-    Yields
-    ------
-    tuple of Tensor
-        Images float32 (b, c, h, w) and labels int64 (b,).
-    """
-    if batch_size < 1:
-        raise ConfigError(f"The batch size must be at least 1, but got {batch_size}.")
-    for start in range(0, len(labels), batch_size):
-        batch = slice(start, start + batch_size)
-        pixels = torch.from_numpy(np.array(images[batch])).to(device)
-        targets = torch.from_numpy(np.array(labels[batch], dtype=np.int64)).to(device)
-        yield normalise(pixels, mean, std), targets

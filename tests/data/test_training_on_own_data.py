@@ -1,9 +1,11 @@
 """Own data of odd shape trains: 7 classes of grey 40x52 images in files."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from fedbnn_core.binarize import Sharpness
@@ -13,6 +15,15 @@ from fedbnn_core.evaluation import HeldOut, evaluate
 from fedbnn_core.layers import begin_epoch, begin_round
 from fedbnn_core.models import ModelSpec, build_model
 from fedbnn_core.training import LocalTask, prefer_channels_last, train_locally
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Small networks are quicker so, above all on a busy machine."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")
