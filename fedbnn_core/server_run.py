@@ -261,7 +261,11 @@ class ServerRun:
 
 def load_run_dataset(config: RunConfig) -> Dataset:
     """Return the run's dataset from where the config says it lies."""
-    return load_dataset(config.dataset, config.data_dir or None)
+    return load_dataset(
+        config.dataset,
+        config.data_dir or None,
+        faithful_test_statistics=config.faithful_test_statistics,
+    )
 
 
 def run_partition(

@@ -75,7 +75,8 @@ def list_datasets(
         )
     console.print(table)
     console.print(
-        "Your own images: folder:PATH (one subfolder per class) or npz:PATH "
+        "Your own images: folder:PATH (one subfolder per class; folder:PATH@40x52 "
+        "resizes) or npz:PATH "
         "(x_train, y_train, x_test, y_test).",
         f"Data folder: {escape(str(data_folder(data_dir)))}",
         f"Decoded data: {escape(str(cache_folder()))} ({_cache_size()})",

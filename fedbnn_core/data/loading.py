@@ -1,6 +1,7 @@
 """Load a dataset by its name, or a user's own images by their path."""
 
 import os
+import re
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -24,6 +25,7 @@ __all__ = [
 
 # Where system packages put datasets for all users.
 _SHARED_FOLDERS = (Path("/usr/share/datasets"), Path("/usr/local/share/datasets"))
+_SIZE_SUFFIX = re.compile(r"@([1-9]\d*)x([1-9]\d*)$")
 _FOLDER_PREFIX, _NPZ_PREFIX = "folder:", "npz:"
 
 
@@ -78,7 +80,8 @@ def load_dataset(
     name : str
         One of `dataset_names`. ``folder:PATH`` is a folder of images with one
         subfolder per class, ``npz:PATH`` an archive of arrays. A relative PATH is
-        looked for in `data_dir`, then in the working directory.
+        looked for in `data_dir`, then in the working directory. ``folder:PATH@40x52``
+        sets `image_size`.
     data_dir : str or Path, optional
         Folder that holds the dataset's files; see `data_folder` for the default.
         System folders such as /usr/share/datasets are searched afterwards.
@@ -104,7 +107,8 @@ def load_dataset(
     folder = data_folder(data_dir).absolute() if data_dir else None
     classes = tuple(class_names) if class_names is not None else None
     if name.startswith(_FOLDER_PREFIX):
-        path = _own_path(name.removeprefix(_FOLDER_PREFIX), folder)
+        text, named_size = _split_size(name.removeprefix(_FOLDER_PREFIX))
+        path, image_size = _own_path(text, folder), image_size or named_size
         listing = folder_reader.list_folder(path, classes)
         return _load_folder(name, listing, image_size, channels)
     if image_size is not None or channels is not None:
@@ -141,6 +145,14 @@ def load_local(
         channels=channels,
         class_names=class_names,
     )
+
+
+def _split_size(text: str) -> tuple[str, tuple[int, int] | None]:
+    """Take a size such as @40x52 off the end of a path."""
+    match = _SIZE_SUFFIX.search(text)
+    if match is None:
+        return text, None
+    return text[: match.start()], (int(match[1]), int(match[2]))
 
 
 def _own_path(text: str, data_dir: Path | None) -> Path:

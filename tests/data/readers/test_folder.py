@@ -90,6 +90,7 @@ def test_other_sizes_are_resized_to_the_most_common_one(tmp_path: Path) -> None:
     assert any((image == 77).all() for image in everything)
     configured = load_dataset("folder:d", tmp_path, image_size=(9, 7))
     assert configured.input_shape == (1, 9, 7)
+    assert load_dataset("folder:d@9x7", tmp_path).input_shape == (1, 9, 7)
 
 
 def test_one_colour_image_makes_the_dataset_colour(tmp_path: Path) -> None:
