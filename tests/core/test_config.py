@@ -1,0 +1,89 @@
+"""The run config: one place for defaults, and errors that name the choices."""
+
+import tomllib
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from fedbnn_core.config import RunConfig, default_mapping
+from fedbnn_core.errors import ConfigError
+
+PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
+
+
+def parse(**overrides):
+    named = {key.replace("_", "-"): value for key, value in overrides.items()}
+    return RunConfig.from_mapping(named, complete=False)
+
+
+def test_pyproject_lists_exactly_the_fields():
+    config = tomllib.loads(PYPROJECT.read_text())["tool"]["flwr"]["app"]["config"]
+    assert set(config) == {entry.name.replace("_", "-") for entry in fields(RunConfig)}
+
+
+def test_defaults_are_those_of_pyproject_and_valid():
+    assert RunConfig.from_mapping(default_mapping()).to_mapping() == default_mapping()
+
+
+def test_every_field_has_a_description():
+    source = (PYPROJECT.parent / "fedbnn_core" / "config.py").read_text()
+    body = source.split("class RunConfig:")[1].split("def __post_init__")[0]
+    lines = [line.strip() for line in body.splitlines() if line.strip()][1:]
+    for position, line in enumerate(lines):
+        if line.split(":")[0].isidentifier() and ":" in line and '"""' not in line:
+            assert lines[position + 1].startswith('"""'), line
+
+
+def test_override_replaces_only_its_key():
+    config = parse(lr=0.5, seed=7)
+    assert (config.lr, config.seed) == (0.5, 7)
+    assert config.batch_size == default_mapping()["batch-size"]
+
+
+def test_an_integer_is_a_valid_float_but_not_the_reverse():
+    assert parse(lr=1).lr == 1.0
+    with pytest.raises(ConfigError, match=r"'seed' must be a int, got 1\.5"):
+        parse(seed=1.5)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (
+            {"learning_rate": 0.1},
+            "unknown config key 'learning-rate'; valid keys: .*lr",
+        ),
+        ({"method": "fedprox"}, "one of .*fedavg.*fedbnn"),
+        ({"model": "vgg"}, "one of cnn4, resnet10, resnet18, convnext-tiny"),
+        ({"partition": "random"}, "one of iid, dirichlet, label-fraction, natural"),
+        ({"lr": -0.1}, "'lr' must be between 0 and 1000, got -0.1"),
+        ({"lr": float("nan")}, "'lr' must be between"),
+        ({"num_server_rounds": 0}, "'num-server-rounds' must be between 1"),
+        ({"batch_size": 1}, "'batch-size' must be between 2"),
+        ({"server_alignment": "yes"}, "'server-alignment' must be a bool, got 'yes'"),
+        ({"seed": True}, "'seed' must be a int, got True"),
+    ],
+)
+def test_a_bad_key_or_value_is_an_error_that_helps(overrides, message):
+    with pytest.raises(ConfigError, match=message):
+        parse(**overrides)
+
+
+def test_a_missing_key_is_named():
+    mapping = default_mapping()
+    del mapping["lr"]
+    with pytest.raises(ConfigError, match="missing config keys: lr"):
+        RunConfig.from_mapping(mapping)
+
+
+def test_learning_rate_halves_at_200_400_600():
+    config = parse(lr=0.1, lr_halve_from=200, lr_halve_every=200)
+    rates = {r: config.learning_rate(r) for r in (0, 199, 200, 399, 400, 1499)}
+    assert rates == pytest.approx(
+        {0: 0.1, 199: 0.1, 200: 0.05, 399: 0.05, 400: 0.025, 1499: 0.1 / 128}
+    )
+
+
+def test_learning_rate_never_halves_from_zero():
+    assert parse(lr=0.1, lr_halve_from=0).learning_rate(10**6) == 0.1
