@@ -1,0 +1,91 @@
+"""Real `fedbnn run` and `flwr run` for the tests of the apps."""
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from fedbnn_core.run_directory import RunDirectory
+
+BIN = Path(sys.executable).parent
+SMALL = {
+    "num-server-rounds": "2",
+    "clients-per-round": "2",
+    "local-epochs": "1",
+    "client-threads": "1",
+}
+
+
+@dataclass(frozen=True)
+class FinishedRun:
+    """What a `fedbnn run` left behind."""
+
+    returncode: int
+    output: str
+    directory: RunDirectory | None
+    leftovers: list[str]
+
+
+def run_command(output_dir, clients=4, **overrides):
+    """Return the command line of a small run."""
+    settings = SMALL | {k.replace("_", "-"): str(v) for k, v in overrides.items()}
+    settings["output-dir"] = str(output_dir)
+    command = [str(BIN / "fedbnn"), "run", "--clients", str(clients)]
+    for key, value in settings.items():
+        command += ["-c", f"{key}={value}"]
+    return command
+
+
+def private_environment(tmp_path):
+    """Return an environment whose temporary folder is this test's own."""
+    # Ray's sockets live below it and need a path under 107 characters.
+    temporary = tmp_path / "t"
+    temporary.mkdir(exist_ok=True)
+    return os.environ | {"TMPDIR": str(temporary), "COLUMNS": "200"}
+
+
+def processes_of(folder):
+    """Return the command lines of processes whose environment names the folder."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            try:
+                environment = (entry / "environ").read_bytes().split(b"\0")
+                if any(
+                    v.startswith((b"FLWR_HOME=", b"FEDBNN_RUN_HOME="))
+                    and str(folder).encode() in v
+                    for v in environment
+                ):
+                    found.append((entry / "cmdline").read_bytes().decode())
+            except OSError:
+                continue
+    return [line for line in found if line]
+
+
+@pytest.fixture(scope="session")
+def small_run(tmp_path_factory):
+    """Return a function that runs `fedbnn run` and collects what it left."""
+
+    def run(clients=4, **overrides):
+        base = tmp_path_factory.mktemp("r")
+        environment = private_environment(base)
+        done = subprocess.run(
+            run_command(base / "runs", clients, **overrides),
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=400,
+        )
+        folders = sorted((base / "runs").glob("*"))
+        leftovers = processes_of(base) + [str(p) for p in (base / "t").iterdir()]
+        return FinishedRun(
+            done.returncode,
+            done.stdout + done.stderr,
+            RunDirectory(folders[0]) if folders else None,
+            leftovers,
+        )
+
+    return run

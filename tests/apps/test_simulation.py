@@ -1,0 +1,188 @@
+"""The whole product: real simulated federations through Flower."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+
+import pytest
+from safetensors.numpy import load_file
+
+from tests.apps.conftest import (
+    BIN,
+    private_environment,
+    processes_of,
+    run_command,
+)
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        not (BIN / "flwr").is_file(), reason="Flower is not installed beside Python"
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def first(small_run):
+    return small_run()
+
+
+def accuracy_columns(run):
+    return [
+        {key: value for key, value in line.items() if key.startswith("val_")}
+        for line in run.directory.read_metrics()
+    ]
+
+
+def test_a_run_completes_and_prints_its_result_last(first):
+    assert first.returncode == 0, first.output
+    summary = first.directory.read_json("summary.json")
+    tail = first.output[first.output.rindex("Result") :]
+    assert f"{100 * summary['test_accuracy']:.2f} %" in tail
+    assert f"{100 * summary['val_accuracy']:.2f} %" in tail
+    assert str(first.directory.path) in tail
+    assert "round 2/2" in first.output
+
+
+def test_nothing_is_left_behind(first):
+    assert first.leftovers == []
+
+
+def test_metrics_have_one_line_a_round_with_every_column(first):
+    lines = first.directory.read_metrics()
+    assert [line["round"] for line in lines] == [1, 2]
+    for line in lines:
+        for name in ("val_accuracy", "val_accuracy_weights", "val_accuracy_rotated"):
+            assert 0.0 <= line[name] <= 1.0
+        assert len(line["layers"]) == 4
+        for figures in line["layers"].values():
+            assert set(figures) == {"alpha", "beta", "lambda", "cos_phi"}
+            assert all(0.0 <= value <= 1.0 for value in figures.values())
+        assert len(line["clients"]) == 2
+        assert line["examples"] == 5000  # 2 of 4 clients hold half of 10,000 images
+        # 392,180 float32 numbers and counters each way, and R1, R2 on the way up.
+        assert 2 * 1.55e6 < line["bytes_down"] < 2 * 1.60e6
+        extra = line["bytes_up"] - line["bytes_down"]
+        assert 2 * 4 * 4070 < extra < 2 * (4 * 4070 + 2048)
+        assert set(line["seconds"]) == {"train", "aggregate", "evaluate"}
+        assert line["rejected"] == []
+
+
+def test_best_and_final_models_are_plain_safetensors(first):
+    summary = first.directory.read_json("summary.json")
+    best = load_file(first.directory.path / "best.safetensors")
+    final = load_file(first.directory.path / "final.safetensors")
+    assert set(best) == set(final)
+    assert best["convs.3.weight"].shape == (256, 128, 3, 3)
+    assert summary["best_round"] in (1, 2)
+    config = first.directory.read_json("config.json")
+    assert config["config"]["num-server-rounds"] == 2
+    assert config["config"]["seed"] == 1
+
+
+def test_the_same_seed_gives_the_same_bits_and_another_does_not(first, small_run):
+    again, other = small_run(), small_run(seed=2)
+    one, two, three = (
+        run.directory.read_json("summary.json") for run in (first, again, other)
+    )
+    assert json.dumps(accuracy_columns(first)) == json.dumps(accuracy_columns(again))
+    assert one["best_sha256"] == two["best_sha256"]
+    assert one["final_sha256"] == two["final_sha256"]
+    assert one["final_sha256"] != three["final_sha256"]
+
+
+def test_a_failed_run_exits_non_zero_and_says_why(small_run):
+    run = small_run(dataset="folder:/does/not/exist")
+    assert run.returncode == 1
+    assert "/does/not/exist" in run.output
+    assert run.leftovers == []
+
+
+def test_a_wrong_key_is_refused_before_anything_starts(tmp_path):
+    started = time.monotonic()
+    done = subprocess.run(
+        run_command(tmp_path / "runs", learning_rate=0.1),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 1
+    assert "unknown config key 'learning-rate'" in done.stderr
+    assert "Starting local SuperLink" not in done.stdout
+    assert not (tmp_path / "runs").exists()
+    assert time.monotonic() - started < 30
+
+
+def test_ctrl_c_stops_everything(tmp_path):
+    environment = private_environment(tmp_path)
+    process = subprocess.Popen(
+        run_command(tmp_path / "runs", num_server_rounds=1000),
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        for line in process.stdout:
+            if "round " in line:
+                break
+        process.send_signal(signal.SIGINT)
+        output, _ = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 130, output
+    assert processes_of(tmp_path) == []
+    assert list((tmp_path / "t").iterdir()) == []
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert (folder / "metrics.jsonl").read_text().endswith("\n")
+
+
+def test_bare_flwr_run_from_any_folder_without_network(tmp_path):
+    """Two clients by default; no package is fetched; the log says what to do."""
+    root = BIN.parent.parent
+    if not (root / "pyproject.toml").is_file():
+        pytest.skip("needs the source tree that the environment was made from")
+    environment = private_environment(tmp_path) | {
+        "FLWR_HOME": str(tmp_path / "flwr"),
+        "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": "38217",
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "FLWR_DISABLE_UPDATE_CHECK": "1",
+        "RAY_TMPDIR": str(tmp_path / "t"),
+        "UV_OFFLINE": "1",
+        "UV_NO_CACHE": "1",
+        "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
+    }
+    app = tmp_path / "fedbnn"
+    app.mkdir()
+    for name in ("pyproject.toml", "README.md"):
+        shutil.copy(root / name, app)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    settings = f'num-server-rounds=1 local-epochs=1 output-dir="{tmp_path}/runs"'
+    try:
+        done = subprocess.run(
+            [str(BIN / "flwr"), "run", str(app), "--stream", "-c", settings],
+            cwd=elsewhere,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+    finally:
+        for entry in processes_ids(tmp_path):
+            os.kill(entry, signal.SIGKILL)
+    output = done.stdout + done.stderr
+    assert "2 clients are connected" in output
+    assert "num-supernodes=100" in output
+    assert "No additional application dependencies needed installation" in output
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert json.loads((folder / "summary.json").read_text())["clients"] == 2
+
+
+def processes_ids(folder):
+    from fedbnn_core.launch.processes import marked_processes
+
+    return marked_processes("FLWR_HOME", str(folder / "flwr"))
