@@ -17,6 +17,7 @@ from typing import Any
 from fedbnn_core.data.partition import PARTITION_SCHEMES
 from fedbnn_core.errors import ConfigError
 from fedbnn_core.methods import method_names
+from fedbnn_core.tracking import TRACKERS
 
 __all__ = [
     "RunConfig",
@@ -117,6 +118,8 @@ class RunConfig:
     """Where run directories are made; relative to where Flower runs the server."""
     run_name: str
     """Last part of the run directory's name; empty means method and dataset."""
+    tracker: str = _choice(*TRACKERS)
+    """Where figures go beside TensorBoard files: none, wandb or mlflow."""
 
     def __post_init__(self) -> None:
         for entry in fields(self):

@@ -3,6 +3,8 @@
 runs/<time>-<name>/config.json       resolved config, seed, versions
 partition.npz     who holds which sample
 metrics.jsonl     one line per round
+progress.json     how far the round is that is under way
+tensorboard/      event files
 best.safetensors  the model of the best round, as evaluated
 final.safetensors the state after the last round
 summary.json      the result
@@ -73,6 +75,24 @@ class RunDirectory:
         except (OSError, ValueError) as error:
             raise RunError(f"cannot read {self.path / name}: {error}") from error
         return content
+
+    def write_progress(
+        self, *, round_number: int, clients: int, done: int, rejected: int
+    ) -> None:
+        """Say how far the current round is, for whoever watches.
+
+        Not synced to disk: it is stale after a crash anyway, and a round of many
+        clients writes it often.
+        """
+        content = {
+            "round": round_number,
+            "clients": clients,
+            "done": done,
+            "rejected": rejected,
+        }
+        temporary = self.path / "progress.json.tmp"
+        temporary.write_text(json.dumps(content), encoding="utf-8")
+        temporary.replace(self.path / "progress.json")
 
     def append_metrics(self, line: Mapping[str, Any]) -> None:
         """Append one line to ``metrics.jsonl`` and flush it to disk."""

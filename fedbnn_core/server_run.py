@@ -29,6 +29,7 @@ from fedbnn_core.methods.base import load_arrays
 from fedbnn_core.replies import StoredReply
 from fedbnn_core.run_directory import RunDirectory
 from fedbnn_core.seeding import derive_seed
+from fedbnn_core.tracking import RunTrackers
 from fedbnn_core.training import choose_device
 from fedbnn_core.validation import ReplyRules
 
@@ -100,20 +101,19 @@ class ServerRun:
         save_partition(
             self.partition_file, run_partition(config, self.dataset, num_partitions)
         )
-        self.directory.write_json(
-            "config.json",
-            {
-                "config": config.to_mapping(),
-                "num_partitions": num_partitions,
-                "fedbnn_version": __version__,
-                "torch_version": torch.__version__,
-                "device": str(self.device),
-                "input_shape": list(self.dataset.input_shape),
-                "class_names": list(self.dataset.class_names),
-                "mean": list(self.dataset.mean),
-                "std": list(self.dataset.std),
-            },
-        )
+        description = {
+            "config": config.to_mapping(),
+            "num_partitions": num_partitions,
+            "fedbnn_version": __version__,
+            "torch_version": torch.__version__,
+            "device": str(self.device),
+            "input_shape": list(self.dataset.input_shape),
+            "class_names": list(self.dataset.class_names),
+            "mean": list(self.dataset.mean),
+            "std": list(self.dataset.std),
+        }
+        self.directory.write_json("config.json", description)
+        self._trackers = RunTrackers(self.directory.path, description)
 
     def _held_out(self, indices: np.ndarray[Any, Any]) -> HeldOut:
         data = self.dataset
@@ -184,6 +184,7 @@ class ServerRun:
             "elapsed_seconds": round(evaluated - self.started_at, 3),
         }
         self.directory.append_metrics(line)
+        self._trackers.round_finished(line)
         return line
 
     def _evaluate_candidates(self, candidates: dict[str, Arrays]) -> dict[str, Any]:
@@ -256,6 +257,7 @@ class ServerRun:
             "directory": str(self.directory.path),
         }
         self.directory.write_json("summary.json", summary)
+        self._trackers.run_finished(summary)
         return summary
 
 

@@ -43,6 +43,7 @@ class FedBNNStrategy(Strategy):
         self.roster = roster
         self._partition_of_message: dict[str, int] = {}
         self._traffic = RoundTraffic()
+        self._num_chosen = 0
 
     def summary(self) -> None:
         """Log what is about to run."""
@@ -76,6 +77,8 @@ class FedBNNStrategy(Strategy):
         # Every message carries the same content, so one record serves them all.
         content = RecordDict({"arrays": arrays, "config": order})
         self._traffic = RoundTraffic(bytes_down=record_bytes(arrays) * len(chosen))
+        self._num_chosen = len(chosen)
+        self._report_progress(server_round, 0)
         return [
             Message(
                 content=content,
@@ -103,6 +106,7 @@ class FedBNNStrategy(Strategy):
                         {"client": partition, "reason": str(error)}
                     )
                     log(WARNING, "Client %s: reply rejected: %s", partition, error)
+                self._report_progress(server_round, len(store))
             self._traffic.train_seconds = time.monotonic() - started
             if len(store) == 0:
                 raise RunError(
@@ -112,6 +116,15 @@ class FedBNNStrategy(Strategy):
             line = self.run.finish_round(store.in_partition_order(), self._traffic)
         log(INFO, round_line(line))
         return to_record(self.run.broadcast), None
+
+    def _report_progress(self, server_round: int, accepted: int) -> None:
+        rejected = len(self._traffic.rejected)
+        self.run.directory.write_progress(
+            round_number=server_round,
+            clients=self._num_chosen,
+            done=accepted + rejected,
+            rejected=rejected,
+        )
 
     def _accept(self, server_round: int, partition: int, reply: Message) -> StoredReply:
         """Return the reply's arrays, or raise `ReplyError` with the reason."""
