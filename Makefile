@@ -6,9 +6,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 NATIVE := $(wildcard fedbnn_core/packed/csrc/*.[ch])
+FUZZ_RUNS ?= 1000000
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup run test check bench clean
+.PHONY: help setup run test check bench fuzz system-deps clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -35,6 +36,19 @@ check: $(STAMP) ## Lint, check the formatting and the types
 
 bench: $(STAMP) ## Run the benchmarks (minutes; use an idle machine)
 	@$(BIN)/python -m benchmarks $(ARGS)
+
+fuzz: $(STAMP) ## Fuzz the packed reader and runtime (needs clang; FUZZ_RUNS=1000000)
+	@command -v clang >/dev/null || { echo "clang is not installed; run make system-deps as root"; exit 1; }
+	@mkdir -p build/fuzz/found
+	@$(BIN)/python -m tests.packed.fuzz.seeds build/fuzz/seeds
+	@clang -std=c11 -g -O2 -ffp-contract=off -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all \
+		-Ifedbnn_core/packed/csrc -o build/fuzz/fuzz tests/packed/fuzz/fuzz_open.c \
+		$(filter-out %/pymodule.c,$(wildcard fedbnn_core/packed/csrc/*.c)) -lm -pthread
+	@cd build/fuzz && ./fuzz -runs=$(FUZZ_RUNS) -max_len=4096 -timeout=20 -rss_limit_mb=1500 \
+		-print_final_stats=1 found seeds
+
+system-deps: ## Install what optional tests and make fuzz use (Debian or Ubuntu, as root)
+	@apt-get install -y --no-install-recommends clang gcc gcc-aarch64-linux-gnu libc6-dev-arm64-cross make qemu-user
 
 clean: ## Remove .venv, caches and build products (runs/ is kept)
 	@rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .flwr

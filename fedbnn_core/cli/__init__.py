@@ -7,7 +7,16 @@ from rich.console import Console
 from rich.markup import escape
 
 from fedbnn_core import __version__
-from fedbnn_core.cli import complexity, data, partition, run
+from fedbnn_core.cli import (
+    complexity,
+    data,
+    evaluate,
+    export,
+    info,
+    partition,
+    predict,
+    run,
+)
 from fedbnn_core.errors import FedBNNError
 
 __all__ = ["app", "main"]
@@ -23,7 +32,11 @@ app = typer.Typer(
 
 app.add_typer(data.app, name="data")
 app.command("complexity")(complexity.complexity)
+app.command("evaluate")(evaluate.evaluate)
+app.command("export")(export.export)
+app.command("info")(info.info)
 app.command("partition")(partition.partition)
+app.command("predict")(predict.predict)
 app.command("run")(run.run)
 
 

@@ -1,0 +1,157 @@
+"""`fedbnn evaluate`: accuracy, latency and confusion matrix of a packed model."""
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from fedbnn_core.errors import DataError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from fedbnn_core.packed import PackedModel
+
+__all__ = ["evaluate"]
+
+_LATENCY_IMAGES = 200
+
+
+def evaluate(
+    model: Annotated[Path, typer.Argument(help="An .fbnn file.")],
+    dataset: Annotated[
+        str, typer.Option(help="A dataset's name, or folder:PATH or npz:PATH.")
+    ],
+    data_dir: Annotated[
+        Path | None, typer.Option("--data-dir", help="Folder that holds datasets.")
+    ] = None,
+    picture: Annotated[
+        Path | None,
+        typer.Option(help="Confusion matrix to draw [beside the model, .png]."),
+    ] = None,
+    kernel: Annotated[str, typer.Option(help="Kernel to run on.")] = "auto",
+    threads: Annotated[int, typer.Option(min=1, help="Threads to use.")] = 1,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON instead of a table.")
+    ] = False,
+) -> None:
+    """Run a packed model on a dataset's whole test set."""
+    import numpy as np
+
+    from fedbnn_core.data import load_dataset
+    from fedbnn_core.packed import PackedModel
+
+    packed = PackedModel.load(model, kernel=kernel, threads=threads)
+    data = load_dataset(dataset, data_dir)
+    _check_fits(packed, data.input_shape, data.class_names)
+    images, labels = data.x_test, data.y_test
+    started = time.perf_counter()
+    predicted = packed.predict(images, layout="NCHW")
+    seconds = time.perf_counter() - started
+    classes = len(packed.class_names)
+    confusion = np.bincount(labels * classes + predicted, minlength=classes**2)
+    confusion = confusion.reshape(classes, classes)
+    path = picture or model.with_name(f"{model.stem}-confusion.png")
+    result: dict[str, Any] = {
+        "model": str(model),
+        "dataset": dataset,
+        "images": len(labels),
+        "accuracy": float((predicted == labels).mean()),
+        "images_per_second": len(labels) / seconds,
+        "latency_ms": _latency_ms(packed, images),
+        "kernel": packed.kernel,
+        "threads": threads,
+        "file_bytes": packed.size_bytes,
+        "confusion": confusion.tolist(),
+        "picture": str(path) if _draw(confusion, packed.class_names, path) else None,
+    }
+    console = Console(highlight=False, soft_wrap=True)
+    if as_json:
+        console.print_json(data=result)
+        return
+    table = Table(show_header=False)
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    table.add_row("Accuracy", f"{100 * result['accuracy']:.2f} %")
+    table.add_row("Test images", f"{result['images']:,}")
+    table.add_row("Latency, one image", f"{result['latency_ms']:.3f} ms (median)")
+    table.add_row("Throughput", f"{result['images_per_second']:,.0f} images/s")
+    table.add_row("Kernel", f"{packed.kernel}, {threads} thread(s)")
+    table.add_row("File", f"{packed.size_bytes:,} bytes")
+    table.add_row(
+        "Confusion matrix",
+        escape(result["picture"] or "not drawn: install matplotlib"),
+    )
+    console.print(table)
+
+
+def _check_fits(
+    model: "PackedModel", shape: tuple[int, int, int], class_names: tuple[str, ...]
+) -> None:
+    if model.input_shape != shape or len(model.class_names) != len(class_names):
+        raise DataError(
+            f"the model takes {model.input_shape} images of {len(model.class_names)} "
+            f"classes, the dataset has {shape} images of {len(class_names)} classes; "
+            "choose the dataset that the model was trained on"
+        )
+
+
+def _latency_ms(model: "PackedModel", images: "npt.NDArray[np.uint8]") -> float:
+    """Return the median time of one image at a time."""
+    import numpy as np
+
+    times = []
+    for image in images[:_LATENCY_IMAGES]:
+        single = np.ascontiguousarray(image.transpose(1, 2, 0))[None]
+        started = time.perf_counter()
+        model.logits(single, layout="NHWC")
+        times.append(time.perf_counter() - started)
+    return 1e3 * float(np.median(times)) if times else float("nan")
+
+
+def _draw(
+    confusion: "npt.NDArray[np.int64]", class_names: list[str], path: Path
+) -> bool:
+    """Draw the matrix, each row in per cent of its class; False without matplotlib."""
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError:
+        return False
+    import numpy as np
+
+    totals = np.maximum(confusion.sum(axis=1, keepdims=True), 1)
+    shares = 100 * confusion / totals
+    classes = len(class_names)
+    size = min(4 + 0.35 * classes, 24)
+    figure = Figure(figsize=(size + 1, size), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    drawn = axes.imshow(shares, cmap="Blues", vmin=0, vmax=100)
+    figure.colorbar(drawn, ax=axes, label="% of the true class")
+    axes.set_xlabel("Predicted class")
+    axes.set_ylabel("True class")
+    if classes <= 40:
+        names = [name if len(name) <= 20 else f"{name[:19]}…" for name in class_names]
+        axes.set_xticks(range(classes), names, rotation=90)
+        axes.set_yticks(range(classes), names)
+    if classes <= 20:
+        for row, column in np.ndindex(classes, classes):
+            if shares[row, column] >= 1:
+                colour = "white" if shares[row, column] > 60 else "black"
+                axes.text(
+                    column,
+                    row,
+                    f"{shares[row, column]:.0f}",
+                    ha="center",
+                    va="center",
+                    color=colour,
+                    fontsize=8,
+                )
+    figure.savefig(path, dpi=130)
+    return True

@@ -1,0 +1,86 @@
+"""`fedbnn predict`: classify image files with a packed model."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from fedbnn_core.errors import DataError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+__all__ = ["predict", "read_image"]
+
+
+def read_image(
+    path: Path, input_shape: tuple[int, int, int]
+) -> "npt.NDArray[np.uint8]":
+    """Return an image file as (h, w, c) pixels, converted and resized for a model."""
+    import numpy as np
+    from PIL import Image, UnidentifiedImageError
+
+    channels, height, width = input_shape
+    if channels not in (1, 3):
+        raise DataError(
+            f"the model wants {channels} channels; image files can give 1 or 3. "
+            "Use PackedModel.predict with an array"
+        )
+    try:
+        with Image.open(path) as image:
+            picture = image.convert("L" if channels == 1 else "RGB")
+    except (UnidentifiedImageError, OSError, ValueError) as error:
+        raise DataError(f"cannot read the image {path}: {error}") from error
+    if picture.size != (width, height):
+        picture = picture.resize((width, height), Image.Resampling.BILINEAR)
+    return np.asarray(picture, np.uint8).reshape(height, width, channels)
+
+
+def predict(
+    model: Annotated[Path, typer.Argument(help="An .fbnn file.")],
+    images: Annotated[list[Path], typer.Argument(help="PNG, JPEG or other images.")],
+    top: Annotated[int, typer.Option(min=1, help="Classes to show per image.")] = 3,
+    invert: Annotated[bool, typer.Option(help="Swap black and white first.")] = False,
+    kernel: Annotated[str, typer.Option(help="Kernel to run on.")] = "auto",
+    threads: Annotated[int, typer.Option(min=1, help="Threads to use.")] = 1,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON instead of a table.")
+    ] = False,
+) -> None:
+    """Classify images; they are converted and resized to the model's input."""
+    import numpy as np
+
+    from fedbnn_core.packed import PackedModel
+
+    packed = PackedModel.load(model, kernel=kernel, threads=threads)
+    pixels = np.stack([read_image(path, packed.input_shape) for path in images])
+    logits = packed.logits(255 - pixels if invert else pixels, layout="NHWC")
+    shifted = np.exp(logits.astype(np.float64) - logits.max(axis=1, keepdims=True))
+    shares = shifted / shifted.sum(axis=1, keepdims=True)
+    results: list[dict[str, Any]] = []
+    for path, share in zip(images, shares, strict=True):
+        best = np.argsort(-share, kind="stable")[:top]
+        classes = [
+            {"class": packed.class_names[label], "probability": float(share[label])}
+            for label in best
+        ]
+        results.append({"image": str(path), "classes": classes})
+    console = Console(highlight=False)
+    if as_json:
+        console.print_json(data=results)
+        return
+    table = Table()
+    for title in ("Image", "Class", "Probability"):
+        table.add_column(title, overflow="fold")
+    for result in results:
+        for number, entry in enumerate(result["classes"]):
+            table.add_row(
+                escape(result["image"]) if number == 0 else "",
+                escape(entry["class"]),
+                f"{100 * entry['probability']:.1f} %",
+            )
+    console.print(table)

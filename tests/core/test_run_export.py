@@ -1,0 +1,79 @@
+"""Export of a finished run."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from fedbnn_core.cli import app
+from fedbnn_core.config import RunConfig
+from fedbnn_core.data.batches import normalise
+from fedbnn_core.errors import ConfigError, RunError
+from fedbnn_core.layers import deployed
+from fedbnn_core.methods.base import state_arrays
+from fedbnn_core.models import ModelSpec, build_model
+from fedbnn_core.packed import PackedModel
+from fedbnn_core.run_directory import RunDirectory
+from fedbnn_core.run_export import load_run_model
+
+MEAN, STD = 0.286, 0.353
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDirectory:
+    """Return the folder of a run whose models were never trained."""
+    directory = RunDirectory(tmp_path)
+    config = RunConfig.from_mapping({"method": "fedbnn"}, complete=False)
+    about = {
+        "config": config.to_mapping(),
+        "input_shape": [1, 28, 28],
+        "class_names": [f"c{i}" for i in range(10)],
+        "mean": [MEAN],
+        "std": [STD],
+    }
+    directory.write_json("config.json", about)
+    for number, name in enumerate(("best", "final")):
+        model = build_model(ModelSpec("cnn4", (1, 28, 28), 10), seed=number)
+        directory.write_state(f"{name}.safetensors", state_arrays(model), {})
+    return directory
+
+
+def test_best_model_is_exported_as_evaluated(run: RunDirectory, tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["export", str(tmp_path)])
+    assert result.exit_code == 0, result.output
+    raw = np.random.default_rng(0).integers(0, 256, (9, 1, 28, 28), dtype=np.uint8)
+    model = deployed(build_model(ModelSpec("cnn4", (1, 28, 28), 10), seed=0)).eval()
+    with torch.no_grad():
+        expected = model(normalise(torch.from_numpy(raw), [MEAN], [STD])).numpy()
+    packed = PackedModel.load(tmp_path / "model.fbnn")
+    np.testing.assert_allclose(packed.logits(raw), expected, rtol=1e-4, atol=1e-6)
+    assert packed.class_names == [f"c{i}" for i in range(10)]
+
+
+def test_final_model_takes_the_signs_of_the_standardised_weights(
+    run: RunDirectory, tmp_path: Path
+) -> None:
+    output = tmp_path / "final.fbnn"
+    arguments = ["export", str(tmp_path), "-o", str(output), "--model", "final"]
+    assert CliRunner().invoke(app, arguments).exit_code == 0
+    graph = PackedModel.load(output).graph
+    weight = run.read_state("final.safetensors")["convs.1.weight"]
+    centred = weight - weight.mean(axis=(1, 2, 3), keepdims=True)
+    bits = np.unpackbits(graph.operations[3].bits, bitorder="little")
+    expected = (centred >= 0).transpose(0, 2, 3, 1).ravel()
+    assert (bits == expected).mean() > 0.9999  # a mean of float32 rounds
+
+
+def test_errors_say_what_to_do(run: RunDirectory, tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="no run directory"):
+        load_run_model(tmp_path / "absent")
+    with pytest.raises(ConfigError, match="best"):
+        load_run_model(tmp_path, which="worst")
+    about = json.loads((tmp_path / "config.json").read_text())
+    about["config"]["method"] = "fedavg"
+    run.write_json("config.json", about)
+    with pytest.raises(ConfigError, match="trains a float network"):
+        load_run_model(tmp_path)
