@@ -259,7 +259,12 @@ class RotatedBinaryConv2d(nn.Module):
 
 
 def _standardize_samples(x: Tensor) -> Tensor:
-    """Return x standardised per sample over (c, h, w), as RBNN does before sign."""
+    """Return x standardised per sample over (c, h, w), as RBNN does before sign.
+
+    Samples of one value have no deviation and are returned as they are.
+    """
+    if x.numel() == x.shape[0]:
+        return x
     deviation, mean = torch.std_mean(x, dim=(1, 2, 3), keepdim=True)
     return (x - mean) / (deviation + 1e-5)
 
