@@ -117,6 +117,7 @@ SCALARS = [  # lambda, alpha, beta
     (0.7, 1.0, 1.0),  # only the rotated path
     (0.5, 0.04, 0.03),  # alpha*beta just above the switch of formulas
     (0.5, 0.03, 0.03),  # and below
+    (0.5, 0.001, 0.002),
     (0.5, 0.0, 0.5),
     (0.5, 0.8, 0.0),
     (0.5, 0.0, 0.0),
