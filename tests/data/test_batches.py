@@ -58,7 +58,7 @@ def test_every_augmented_image_is_a_shifted_and_maybe_mirrored_original() -> Non
         images, np.arange(60), MEAN, STD, augmentation=Augmentation(2, True)
     )
     seen: list[tuple[int, int, bool]] = []
-    for seed in range(10):
+    for seed in range(6):
         for got, label in zip(*collect(data, 16, seed), strict=True):
             framed = np.pad(images[label], ((0, 0), (2, 2), (2, 2)))
             matches = [
@@ -78,13 +78,13 @@ def test_every_augmented_image_is_a_shifted_and_maybe_mirrored_original() -> Non
             ]
             assert len(matches) == 1
             seen += matches
-    # 600 draws over 50 outcomes: each expected 12 times, half of them mirrored.
+    # 360 draws over 50 outcomes: each expected 7 times, half of them mirrored.
     assert len(set(seen)) == 50
-    assert 240 < sum(mirrored for *_, mirrored in seen) < 360
+    assert 140 < sum(mirrored for *_, mirrored in seen) < 220
     for axis in (0, 1):
         counts = np.bincount([outcome[axis] for outcome in seen], minlength=5)
-        assert counts.min() > 80
-        assert counts.max() < 165
+        assert counts.min() > 45
+        assert counts.max() < 100
 
 
 @pytest.mark.usefixtures("storage")

@@ -4,10 +4,11 @@ import io
 import os
 import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +38,9 @@ _GREY_MODES = frozenset({"1", "L", "LA", "I", "F", "I;16", "I;16B", "I;16L"})
 _ORIENTATION_TAG = 0x0112
 _CHUNK = 256
 
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
+
 # A file, or its bytes.
 Encoded = Path | bytes
 
@@ -52,8 +56,7 @@ class ImageHeader:
 
 def read_headers(encoded: Sequence[Encoded]) -> list[ImageHeader | None]:
     """Read sizes and modes; None for what is not a readable image."""
-    with ThreadPoolExecutor(_threads()) as pool:
-        return list(pool.map(_read_header, encoded, chunksize=_CHUNK))
+    return _map_in_chunks(_read_header, encoded)
 
 
 def choose_shape(
@@ -115,18 +118,25 @@ def decode_images(
             return False
         return True
 
-    with ThreadPoolExecutor(_threads()) as pool:
-        readable = np.fromiter(
-            pool.map(decode_into, range(len(encoded)), chunksize=_CHUNK),
-            dtype=np.bool_,
-            count=len(encoded),
-        )
+    outcomes = _map_in_chunks(decode_into, range(len(encoded)))
+    readable = np.array(outcomes, dtype=np.bool_)
     return (result if readable.all() else result[readable]), readable
 
 
-def _threads() -> int:
-    # Pillow releases the interpreter lock while it decodes.
-    return min(os.cpu_count() or 1, 16)
+def _map_in_chunks(
+    function: Callable[[_Item], _Result], items: Sequence[_Item]
+) -> list[_Result]:
+    """Apply a function to all items, on threads that take many items at a time.
+
+    Pillow releases the interpreter lock while it decodes.
+    """
+
+    def work(start: int) -> list[_Result]:
+        return [function(item) for item in items[start : start + _CHUNK]]
+
+    with ThreadPoolExecutor(min(os.cpu_count() or 1, 16)) as pool:
+        chunks = pool.map(work, range(0, len(items), _CHUNK))
+        return [result for chunk in chunks for result in chunk]
 
 
 def _open(encoded: Encoded) -> Image.Image:
