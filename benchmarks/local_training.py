@@ -13,6 +13,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from fedbnn_core.allocator import keep_freed_memory
 from fedbnn_core.binarize import Sharpness
 from fedbnn_core.data import load_dataset
 from fedbnn_core.data.batches import ClientData
@@ -70,6 +71,7 @@ def measure(name: str, samples: int, repeats: int) -> tuple[float, float, float]
 def main() -> None:
     """Print the table."""
     torch.set_num_threads(1)
+    keep_freed_memory()  # as a client does
     table = Table(title="Local epoch, 1 thread, interleaved, median (goal: <= 1.25x)")
     for column in ("model", "samples", "epochs", "float twin s", "FedBNN s", "ratio"):
         table.add_column(column, justify="right")

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from fedbnn_core.aggregation import Arrays
+from fedbnn_core.allocator import keep_freed_memory
 from fedbnn_core.config import RunConfig, Value
 from fedbnn_core.data import Dataset, load_client_partition
 from fedbnn_core.data.batches import ClientData
@@ -67,6 +68,7 @@ def run_local_round(
 @lru_cache(maxsize=1)
 def _prepare(key: _Key) -> tuple[RunConfig, Method, nn.Module, Dataset]:
     config = RunConfig.from_mapping(dict(key))
+    keep_freed_memory()
     if config.client_threads:
         torch.set_num_threads(config.client_threads)
     dataset = load_run_dataset(config)

@@ -91,15 +91,16 @@ def run_simulation(
 @contextmanager
 def _private_home() -> Iterator[tuple[Path, dict[str, str]]]:
     """Yield a temporary Flower home and the environment that leads to it."""
-    # A short path: Ray's sockets below it must stay under 107 characters.
-    home = Path(tempfile.mkdtemp(prefix="fedbnn-"))
+    home = Path(tempfile.mkdtemp(prefix="fedbnn-", dir=_temporary_folder()))
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     environment = os.environ | {
         _MARKER: str(home),
         # Flower looks for its other commands on the path.
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
+        "PATH": os.pathsep.join(
+            [str(Path(sys.executable).parent), os.environ.get("PATH", "")]
+        ),
         "FLWR_HOME": str(home / "flwr"),
         "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": str(port),
         "FLWR_TELEMETRY_ENABLED": "0",
@@ -122,6 +123,15 @@ def _private_home() -> Iterator[tuple[Path, dict[str, str]]]:
     finally:
         end_marked_processes(_MARKER, str(home))
         shutil.rmtree(home, ignore_errors=True)
+
+
+def _temporary_folder() -> str:
+    """Return the usual temporary folder, or /tmp where that one's path is too long.
+
+    Ray makes sockets some 70 characters further down, and the system allows 107.
+    """
+    usual = tempfile.gettempdir()
+    return usual if len(usual) <= 20 else "/tmp"  # noqa: S108  mkdtemp is safe there
 
 
 def _stage_app(home: Path) -> Path:

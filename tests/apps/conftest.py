@@ -3,6 +3,8 @@
 import os
 import subprocess
 import sys
+import tempfile
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,12 +41,12 @@ def run_command(output_dir, clients=4, **overrides):
     return command
 
 
-def private_environment(tmp_path):
-    """Return an environment whose temporary folder is this test's own."""
-    # Ray's sockets live below it and need a path under 107 characters.
-    temporary = tmp_path / "t"
-    temporary.mkdir(exist_ok=True)
-    return os.environ | {"TMPDIR": str(temporary), "COLUMNS": "200"}
+@contextmanager
+def private_environment():
+    """Yield an environment with a temporary folder of its own, and that folder."""
+    # Ray's sockets live below it: the path must be short.
+    with tempfile.TemporaryDirectory(prefix="t", dir="/tmp") as folder:
+        yield os.environ | {"TMPDIR": folder, "COLUMNS": "200"}, Path(folder)
 
 
 def processes_of(folder):
@@ -71,16 +73,17 @@ def small_run(tmp_path_factory):
 
     def run(clients=4, **overrides):
         base = tmp_path_factory.mktemp("r")
-        environment = private_environment(base)
-        done = subprocess.run(
-            run_command(base / "runs", clients, **overrides),
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=400,
-        )
+        with private_environment() as (environment, temporary):
+            done = subprocess.run(
+                run_command(base / "runs", clients, **overrides),
+                env=environment,
+                capture_output=True,
+                text=True,
+                timeout=400,
+            )
+            leftovers = processes_of(temporary)
+            leftovers += [str(path) for path in temporary.iterdir()]
         folders = sorted((base / "runs").glob("*"))
-        leftovers = processes_of(base) + [str(p) for p in (base / "t").iterdir()]
         return FinishedRun(
             done.returncode,
             done.stdout + done.stderr,

@@ -10,6 +10,7 @@ import time
 import pytest
 from safetensors.numpy import load_file
 
+from fedbnn_core.launch.processes import end_marked_processes
 from tests.apps.conftest import (
     BIN,
     private_environment,
@@ -117,25 +118,25 @@ def test_a_wrong_key_is_refused_before_anything_starts(tmp_path):
 
 
 def test_ctrl_c_stops_everything(tmp_path):
-    environment = private_environment(tmp_path)
-    process = subprocess.Popen(
-        run_command(tmp_path / "runs", num_server_rounds=1000),
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    try:
-        for line in process.stdout:
-            if "round " in line:
-                break
-        process.send_signal(signal.SIGINT)
-        output, _ = process.communicate(timeout=60)
-    finally:
-        process.kill()
-    assert process.returncode == 130, output
-    assert processes_of(tmp_path) == []
-    assert list((tmp_path / "t").iterdir()) == []
+    with private_environment() as (environment, temporary):
+        process = subprocess.Popen(
+            run_command(tmp_path / "runs", num_server_rounds=1000),
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        try:
+            for line in process.stdout:
+                if "round " in line:
+                    break
+            process.send_signal(signal.SIGINT)
+            output, _ = process.communicate(timeout=60)
+        finally:
+            process.kill()
+        assert process.returncode == 130, output
+        assert processes_of(temporary) == []
+        assert list(temporary.iterdir()) == []
     (folder,) = (tmp_path / "runs").iterdir()
     assert (folder / "metrics.jsonl").read_text().endswith("\n")
 
@@ -145,12 +146,22 @@ def test_bare_flwr_run_from_any_folder_without_network(tmp_path):
     root = BIN.parent.parent
     if not (root / "pyproject.toml").is_file():
         pytest.skip("needs the source tree that the environment was made from")
-    environment = private_environment(tmp_path) | {
-        "FLWR_HOME": str(tmp_path / "flwr"),
+    with private_environment() as (environment, temporary):
+        output = bare_flwr_run(root, tmp_path, environment, temporary)
+    assert "2 clients are connected" in output
+    assert "num-supernodes=100" in output
+    assert "No additional application dependencies needed installation" in output
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert json.loads((folder / "summary.json").read_text())["clients"] == 2
+
+
+def bare_flwr_run(root, tmp_path, environment, temporary):
+    environment |= {
+        "FLWR_HOME": str(temporary / "flwr"),
         "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": "38217",
         "FLWR_TELEMETRY_ENABLED": "0",
         "FLWR_DISABLE_UPDATE_CHECK": "1",
-        "RAY_TMPDIR": str(tmp_path / "t"),
+        "RAY_TMPDIR": str(temporary),
         "UV_OFFLINE": "1",
         "UV_NO_CACHE": "1",
         "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
@@ -172,17 +183,5 @@ def test_bare_flwr_run_from_any_folder_without_network(tmp_path):
             timeout=300,
         )
     finally:
-        for entry in processes_ids(tmp_path):
-            os.kill(entry, signal.SIGKILL)
-    output = done.stdout + done.stderr
-    assert "2 clients are connected" in output
-    assert "num-supernodes=100" in output
-    assert "No additional application dependencies needed installation" in output
-    (folder,) = (tmp_path / "runs").iterdir()
-    assert json.loads((folder / "summary.json").read_text())["clients"] == 2
-
-
-def processes_ids(folder):
-    from fedbnn_core.launch.processes import marked_processes
-
-    return marked_processes("FLWR_HOME", str(folder / "flwr"))
+        end_marked_processes("FLWR_HOME", str(temporary / "flwr"))
+    return done.stdout + done.stderr
