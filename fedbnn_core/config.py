@@ -68,7 +68,11 @@ class RunConfig:
     min_partition_size: int = _within(0, 10**9)
     """Smallest client of the dirichlet partition."""
     data_seed: int = _within(0, 2**63 - 1)
-    """Fixes the partition and the validation/test halves."""
+    """Fixes the partition, the validation/test halves and what limits leave."""
+    train_limit: int = _within(0, 10**9)
+    """Use only so many training images, drawn at random; 0 means all."""
+    test_limit: int = _within(0, 10**9)
+    """Use only so many test images, drawn at random; 0 means all."""
 
     num_server_rounds: int = _within(1, 10**6)
     """Rounds of the run; also the length of the sharpness schedule."""
@@ -105,6 +109,17 @@ class RunConfig:
     """CNN4: pool before batch normalisation."""
     float_first: bool
     """CNN4: keep the first convolution in float."""
+
+    fedbat_rho: float = _within(0.0, 100.0)
+    """FedBAT: how fast the step sizes learn; 0 freezes them."""
+    fedbat_warm_up: float = _within(0.0, 1.0)
+    """FedBAT: share of a round's steps that train real updates."""
+    fedmud_ratio: float = _within(1e-6, 1.0)
+    """FedMUD: trained numbers aimed at, as a share of the parameters."""
+    fedmud_magnitude: float = _within(1e-6, 1e6)
+    """FedMUD: the frozen factors are uniform in (-magnitude, magnitude)."""
+    fedmud_reset_every: int = _within(1, 10**9)
+    """FedMUD: rounds after which the update is merged and starts again at zero."""
 
     evaluate_every: int = _within(1, 10**6)
     """Rounds between evaluations on the validation half; the last always counts."""

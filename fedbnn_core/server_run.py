@@ -17,6 +17,7 @@ from fedbnn_core.complexity import model_sizes
 from fedbnn_core.config import RunConfig
 from fedbnn_core.data import (
     Dataset,
+    limited,
     load_dataset,
     partition_indices,
     save_partition,
@@ -52,6 +53,7 @@ class RoundTraffic:
 
     bytes_up: int = 0
     bytes_down: int = 0
+    clients_asked: int = 0
     train_seconds: float = 0.0
     losses: dict[int, float] = field(default_factory=dict)
     """Training loss by partition id."""
@@ -79,6 +81,7 @@ class ServerRun:
         )
         self.device = choose_device(config.device)
         self._model = self.method.evaluation_model().to(self.device)
+        self._nominal = self.method.nominal_bytes()
         expected = self.method.expected_reply()
         self.rules = ReplyRules(
             arrays=expected[0],
@@ -176,6 +179,8 @@ class ServerRun:
             "rejected": traffic.rejected,
             "bytes_up": traffic.bytes_up,
             "bytes_down": traffic.bytes_down,
+            "bytes_up_nominal": self._nominal.up * len(replies),
+            "bytes_down_nominal": self._nominal.down * traffic.clients_asked,
             "seconds": {
                 "train": round(traffic.train_seconds, 3),
                 "aggregate": round(combined - started, 3),
@@ -235,6 +240,10 @@ class ServerRun:
             "final.safetensors", self.broadcast, {"round": str(self.rounds_done)}
         )
         test = self._score(self.best.state, self._test)
+        variants = {
+            f"{name}_test_accuracy": evaluate(variant, self._test).accuracy
+            for name, variant in self.method.final_variants(self._model).items()
+        }
         sizes = model_sizes(self._model)
         summary = {
             "method": self.config.method,
@@ -248,6 +257,7 @@ class ServerRun:
             "val_loss": self.best.loss,
             "test_accuracy": test.accuracy,
             "test_loss": test.loss,
+            **variants,
             "test_confusion": test.confusion.tolist(),
             "float32_bytes": sizes.float32_bytes,
             "one_bit_bytes": sizes.one_bit_bytes if self.method.binary else None,
@@ -263,10 +273,16 @@ class ServerRun:
 
 def load_run_dataset(config: RunConfig) -> Dataset:
     """Return the run's dataset from where the config says it lies."""
-    return load_dataset(
+    dataset = load_dataset(
         config.dataset,
         config.data_dir or None,
         faithful_test_statistics=config.faithful_test_statistics,
+    )
+    return limited(
+        dataset,
+        max_train=config.train_limit,
+        max_test=config.test_limit,
+        seed=config.data_seed,
     )
 
 

@@ -43,7 +43,6 @@ class FedBNNStrategy(Strategy):
         self.roster = roster
         self._partition_of_message: dict[str, int] = {}
         self._traffic = RoundTraffic()
-        self._num_chosen = 0
 
     def summary(self) -> None:
         """Log what is about to run."""
@@ -76,8 +75,9 @@ class FedBNNStrategy(Strategy):
         )
         # Every message carries the same content, so one record serves them all.
         content = RecordDict({"arrays": arrays, "config": order})
-        self._traffic = RoundTraffic(bytes_down=record_bytes(arrays) * len(chosen))
-        self._num_chosen = len(chosen)
+        self._traffic = RoundTraffic(
+            bytes_down=record_bytes(arrays) * len(chosen), clients_asked=len(chosen)
+        )
         self._report_progress(server_round, 0)
         return [
             Message(
@@ -121,7 +121,7 @@ class FedBNNStrategy(Strategy):
         rejected = len(self._traffic.rejected)
         self.run.directory.write_progress(
             round_number=server_round,
-            clients=self._num_chosen,
+            clients=self._traffic.clients_asked,
             done=accepted + rejected,
             rejected=rejected,
         )

@@ -3,7 +3,7 @@
 This package works without torch; `fedbnn_core.data.batches` needs it.
 """
 
-from fedbnn_core.data.dataset import Augmentation, Dataset, split_test
+from fedbnn_core.data.dataset import Augmentation, Dataset, limited, split_test
 from fedbnn_core.data.loading import (
     data_folder,
     dataset_names,
@@ -28,6 +28,7 @@ __all__ = [
     "data_folder",
     "dataset_names",
     "label_entropy",
+    "limited",
     "load_client_partition",
     "load_dataset",
     "load_local",

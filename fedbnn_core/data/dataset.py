@@ -1,6 +1,6 @@
 """What every dataset looks like once it is loaded."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,7 @@ __all__ = [
     "Dataset",
     "Images",
     "Labels",
+    "limited",
     "split_test",
 ]
 
@@ -86,6 +87,37 @@ class Dataset:
         """Channels, height and width of one image."""
         _, channels, height, width = self.x_train.shape
         return channels, height, width
+
+
+def limited(
+    dataset: Dataset, *, max_train: int = 0, max_test: int = 0, seed: int = 0
+) -> Dataset:
+    """Keep a random choice of the images, in their order; 0 keeps all.
+
+    The same images are kept for the same seed, whatever is done with them later.
+    """
+
+    def choice(total: int, limit: int, which: str) -> Labels | None:
+        if limit == 0 or limit >= total:
+            return None
+        generator = np.random.default_rng(derive_seed(seed, "limit", which))
+        return np.sort(generator.permutation(total)[:limit])
+
+    train = choice(len(dataset.y_train), max_train, "train")
+    if train is not None:
+        writers = dataset.writer_ids
+        dataset = replace(
+            dataset,
+            x_train=dataset.x_train[train],
+            y_train=dataset.y_train[train],
+            writer_ids=None if writers is None else writers[train],
+        )
+    test = choice(len(dataset.y_test), max_test, "test")
+    if test is not None:
+        dataset = replace(
+            dataset, x_test=dataset.x_test[test], y_test=dataset.y_test[test]
+        )
+    return dataset
 
 
 def split_test(dataset: Dataset, seed: int) -> tuple[Labels, Labels]:

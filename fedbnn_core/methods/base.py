@@ -13,12 +13,15 @@ from fedbnn_core.config import RunConfig
 from fedbnn_core.data.batches import ClientData
 from fedbnn_core.layers import BinaryOptions
 from fedbnn_core.models import ModelSpec, build_model
+from fedbnn_core.post_training import binarize_float_model
 from fedbnn_core.seeding import derive_seed
 from fedbnn_core.training import LocalTask, prefer_channels_last
 
 __all__ = [
     "ClientUpdate",
+    "FloatMethod",
     "Method",
+    "PerClientBytes",
     "RoundResult",
     "load_arrays",
     "state_arrays",
@@ -51,6 +54,14 @@ class RoundResult:
     """Figures of each binary layer, from the combined state."""
 
 
+@dataclass(frozen=True)
+class PerClientBytes:
+    """What one client receives and sends in a round."""
+
+    up: int
+    down: int
+
+
 class Method(ABC):
     """One federated method for one run."""
 
@@ -78,18 +89,43 @@ class Method(ABC):
             ),
         )
 
-    def new_model(self) -> nn.Module:
-        """Return the network that clients train, with the run's initial weights."""
+    def initial_model(self) -> nn.Module:
+        """Return the network of `spec` with the run's initial weights."""
         seed = derive_seed(self.config.seed, "initial weights")
         return prefer_channels_last(build_model(self.spec, seed=seed))
 
+    def new_model(self) -> nn.Module:
+        """Return the network that clients train."""
+        return self.initial_model()
+
     def evaluation_model(self) -> nn.Module:
         """Return the network that `RoundResult.candidates` are loaded into."""
-        return self.new_model()
+        return self.initial_model()
+
+    def final_variants(self, model: nn.Module) -> dict[str, nn.Module]:
+        """Return other forms of the finished model that are scored on the test half.
+
+        Each becomes ``<name>_test_accuracy`` in the run's summary.
+
+        Parameters
+        ----------
+        model : the evaluation model with the state of the best round.
+        """
+        return {}
+
+    def nominal_bytes(self) -> PerClientBytes:
+        """Return the traffic as papers count it: trained numbers, 4 bytes each.
+
+        Running statistics, counters and the arrays' headers travel too; they are part
+        of the actual bytes only.
+        """
+        trained = sum(p.numel() for p in self.initial_model().parameters())
+        extra = sum(array.size for array in self.expected_reply()[1].values())
+        return PerClientBytes(up=4 * (trained + extra), down=4 * trained)
 
     def initial_broadcast(self) -> Arrays:
         """Return the state sent out in the first round."""
-        return state_arrays(self.new_model())
+        return state_arrays(self.initial_model())
 
     @abstractmethod
     def expected_reply(self) -> tuple[Arrays, Arrays]:
@@ -104,6 +140,19 @@ class Method(ABC):
     @abstractmethod
     def combine(self, replies: Sequence[ReplyArrays], broadcast: Arrays) -> RoundResult:
         """Combine the replies to ``broadcast``, given in partition order."""
+
+
+class FloatMethod(Method):
+    """A method that trains the float twin; it is also scored after binarization."""
+
+    binary = False
+
+    def final_variants(self, model: nn.Module) -> dict[str, nn.Module]:
+        """Return the model binarized after training (baselines.md section 4)."""
+        return {
+            "ptb": binarize_float_model(model, norm="l2"),
+            "ptb_l1": binarize_float_model(model, norm="l1"),
+        }
 
 
 def state_arrays(model: nn.Module) -> Arrays:

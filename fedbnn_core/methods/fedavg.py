@@ -8,7 +8,7 @@ from fedbnn_core.aggregation import Arrays, ReplyArrays, mean_array, normalised_
 from fedbnn_core.data.batches import ClientData
 from fedbnn_core.methods.base import (
     ClientUpdate,
-    Method,
+    FloatMethod,
     RoundResult,
     load_arrays,
     state_arrays,
@@ -18,10 +18,8 @@ from fedbnn_core.training import LocalTask, train_locally
 __all__ = ["METHOD", "FedAvg"]
 
 
-class FedAvg(Method):
+class FedAvg(FloatMethod):
     """w_{t+1} = sum_k p_k w_k over every array, BN statistics included."""
-
-    binary = False
 
     def expected_reply(self) -> tuple[Arrays, Arrays]:
         """Return the float twin's state and no rotations."""

@@ -1,0 +1,121 @@
+"""FedBAT: clients train 1-bit updates of a float network and send their signs.
+
+baselines.md section 1. The upload is one bit per conv and linear weight and one step
+size per layer; norms, running statistics and biases go as float32.
+"""
+
+from collections.abc import Sequence
+from functools import cached_property
+
+import numpy as np
+from torch import nn
+
+from fedbnn_core.aggregation import Arrays, ReplyArrays, mean_array, normalised_weights
+from fedbnn_core.binary_update import BinaryUpdate, pack_signs, unpack_update
+from fedbnn_core.data.batches import ClientData, batch_sizes
+from fedbnn_core.methods.base import (
+    ClientUpdate,
+    FloatMethod,
+    PerClientBytes,
+    RoundResult,
+)
+from fedbnn_core.seeding import derive_seed
+from fedbnn_core.training import LocalTask, train_locally
+from fedbnn_core.weight_update import (
+    attach_updates,
+    attached_updates,
+    load_frozen,
+    other_arrays,
+    weight_layers,
+)
+
+__all__ = ["METHOD", "FedBAT"]
+
+STEP_SIZES = "step-sizes"
+"""Key of the layers' alphas in a reply, float32 (layers,), in model order."""
+
+
+class FedBAT(FloatMethod):
+    """w_{t+1} = w_t + sum_k p_k alpha_k (2 b_k - 1); the mean of all else."""
+
+    def new_model(self) -> nn.Module:
+        """Return the float network with a binary update on every conv and linear."""
+        model = self.initial_model()
+        attach_updates(model, lambda _, w: BinaryUpdate(w, rho=self.config.fedbat_rho))
+        return model
+
+    def expected_reply(self) -> tuple[Arrays, Arrays]:
+        """Return the packed signs, the step sizes and the arrays sent as they are."""
+        return _encode(self.new_model()), {}
+
+    def nominal_bytes(self) -> PerClientBytes:
+        """Count 1 bit per weight, 4 bytes per step size and other trained number."""
+        layers = weight_layers(self.initial_model()).values()
+        weights = sum(layer.weight.numel() for layer in layers)
+        full = super().nominal_bytes()
+        up = full.up - 4 * weights + (weights + 7) // 8 + 4 * len(layers)
+        return PerClientBytes(up=up, down=full.down)
+
+    def train(
+        self, model: nn.Module, broadcast: Arrays, data: ClientData, task: LocalTask
+    ) -> ClientUpdate:
+        """Train real updates for the warm-up, binary ones for the rest of the round."""
+        load_frozen(model, broadcast)
+        updates = attached_updates(model, BinaryUpdate)
+        for name, update in updates.items():
+            update.begin_round(
+                derive_seed(
+                    task.seed, "fedbat", task.round_index, task.partition_id, name
+                )
+            )
+        steps = len(batch_sizes(len(data), task.batch_size)) * task.local_epochs
+        warm_up = int(self.config.fedbat_warm_up * steps)
+
+        def after_step(done: int) -> None:
+            if done == warm_up:
+                for update in updates.values():
+                    update.begin_signs()
+
+        after_step(0)
+        loss = train_locally(model, data, task, after_step=after_step)
+        return ClientUpdate(arrays=_encode(model), loss=loss)
+
+    def combine(self, replies: Sequence[ReplyArrays], broadcast: Arrays) -> RoundResult:
+        """Add the mean of the decoded updates to the weights, average all else."""
+        weights = normalised_weights(replies)
+        step_sizes = [reply.array(STEP_SIZES) for reply in replies]
+        state = {}
+        for name, w in broadcast.items():
+            index = self._positions.get(name)
+            if index is None:
+                arrays = (reply.array(name) for reply in replies)
+                state[name] = mean_array(arrays, weights)
+                continue
+            updates = (
+                unpack_update(reply.array(_signs_key(name)), alphas[index], w.shape)
+                for reply, alphas in zip(replies, step_sizes, strict=True)
+            )
+            state[name] = w + mean_array(updates, weights)
+        return RoundResult(broadcast=state, candidates={"float": state})
+
+    @cached_property
+    def _positions(self) -> dict[str, int]:
+        """Return the place of each binarised weight in `STEP_SIZES`."""
+        layers = weight_layers(self.initial_model())
+        return {f"{name}.weight": index for index, name in enumerate(layers)}
+
+
+def _encode(model: nn.Module) -> Arrays:
+    arrays, step_sizes = other_arrays(model), []
+    for name, update in attached_updates(model, BinaryUpdate).items():
+        positive, alpha = update.draw()
+        arrays[_signs_key(f"{name}.weight")] = pack_signs(positive)
+        step_sizes.append(alpha)
+    return arrays | {STEP_SIZES: np.array(step_sizes, np.float32)}
+
+
+def _signs_key(weight_name: str) -> str:
+    return f"{weight_name}.signs"
+
+
+METHOD = FedBAT

@@ -1,0 +1,153 @@
+"""FedMUD: clients train small factors of a structured update and send those.
+
+baselines.md section 2 (MUD + BKD + AAD). The first and the last layer, norms and
+biases are trained and sent in full. Clients keep nothing between rounds, so the
+broadcast holds W0 itself; a client that tracked W0 would need only the averaged
+factors, which is the nominal downlink.
+"""
+
+from collections.abc import Sequence
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fedbnn_core.aggregation import Arrays, ReplyArrays, mean_array, normalised_weights
+from fedbnn_core.data.batches import ClientData
+from fedbnn_core.kronecker_update import (
+    Blocks,
+    KroneckerUpdate,
+    choose_blocks,
+    frozen_factors,
+    kronecker_update,
+)
+from fedbnn_core.methods.base import (
+    ClientUpdate,
+    FloatMethod,
+    PerClientBytes,
+    RoundResult,
+)
+from fedbnn_core.seeding import derive_seed
+from fedbnn_core.training import LocalTask, train_locally
+from fedbnn_core.weight_update import (
+    attach_updates,
+    attached_updates,
+    load_frozen,
+    other_arrays,
+)
+
+__all__ = ["METHOD", "FedMUD"]
+
+CLOCK = "fedmud-clock"
+"""Key of the broadcast's int64 (2,): seed of the frozen factors, round from 0."""
+
+
+class FedMUD(FloatMethod):
+    """Forward with W0 + D; at every reset W0 += D and D starts again at zero."""
+
+    def new_model(self) -> nn.Module:
+        """Return the float network with factors on all layers but first and last."""
+        model, blocks = self.initial_model(), self._blocks
+
+        def factors(name: str, w: Tensor) -> KroneckerUpdate | None:
+            return KroneckerUpdate(w, blocks[name]) if name in blocks else None
+
+        attach_updates(model, factors)
+        return model
+
+    @cached_property
+    def _blocks(self) -> dict[str, Blocks]:
+        return choose_blocks(self.initial_model(), self.config.fedmud_ratio)
+
+    def initial_broadcast(self) -> Arrays:
+        """Return the initial weights as W0 and the first seed."""
+        return self._broadcast(super().initial_broadcast(), round_index=0)
+
+    def expected_reply(self) -> tuple[Arrays, Arrays]:
+        """Return factors, first and last layer, norms and biases."""
+        return _encode(self.new_model()), {}
+
+    def nominal_bytes(self) -> PerClientBytes:
+        """Count what is trained, both ways, and a seed down."""
+        trained = sum(
+            p.numel() for p in self.new_model().parameters() if p.requires_grad
+        )
+        return PerClientBytes(up=4 * trained, down=4 * trained + 8)
+
+    def train(
+        self, model: nn.Module, broadcast: Arrays, data: ClientData, task: LocalTask
+    ) -> ClientUpdate:
+        """Grow the frozen factors from the seed, train the others."""
+        updates = attached_updates(model, KroneckerUpdate)
+        state, factors = _divide(broadcast, list(updates))
+        load_frozen(model, state)
+        frozen = self._frozen(broadcast)
+        for name, update in updates.items():
+            update.begin_round(frozen[name], factors.get(name))
+        loss = train_locally(model, data, task)
+        return ClientUpdate(arrays=_encode(model), loss=loss)
+
+    def combine(self, replies: Sequence[ReplyArrays], broadcast: Arrays) -> RoundResult:
+        """Average what was sent; evaluate W0 + D; at a reset broadcast it as W0."""
+        weights = normalised_weights(replies)
+        frozen = self._frozen(broadcast)
+        decomposed = {f"{name}.weight" for name in frozen}
+        state, _ = _divide(broadcast, list(frozen))
+        sent = [name for name in state if name not in decomposed]
+        sent += [key for name in frozen for key in _factor_keys(name)]
+        mean = {
+            name: mean_array((reply.array(name) for reply in replies), weights)
+            for name in sent
+        }
+        others, factors = _divide(mean, list(frozen))
+        base = state | others
+        merged = dict(base)
+        for name, trained in factors.items():
+            w = base[f"{name}.weight"]
+            update = kronecker_update(trained, frozen[name], torch.Size(w.shape))
+            merged[f"{name}.weight"] = w + update.numpy()
+        seed, round_index = (int(value) for value in broadcast[CLOCK])
+        if (round_index + 1) % self.config.fedmud_reset_every == 0:
+            following = self._broadcast(merged, round_index=round_index + 1)
+        else:
+            clock = np.array([seed, round_index + 1], np.int64)
+            following = base | mean | {CLOCK: clock}
+        return RoundResult(broadcast=following, candidates={"float": merged})
+
+    def _broadcast(self, w0: Arrays, *, round_index: int) -> Arrays:
+        seed = derive_seed(self.config.seed, "fedmud", round_index)
+        return w0 | {CLOCK: np.array([seed, round_index], np.int64)}
+
+    def _frozen(self, broadcast: Arrays) -> dict[str, tuple[Tensor, Tensor]]:
+        seed = int(broadcast[CLOCK][0])
+        return frozen_factors(self._blocks, seed, self.config.fedmud_magnitude)
+
+
+def _encode(model: nn.Module) -> Arrays:
+    arrays = other_arrays(model)
+    for name, update in attached_updates(model, KroneckerUpdate).items():
+        for key, factor in zip(_factor_keys(name), (update.a, update.b), strict=True):
+            arrays[key] = np.array(factor.detach().cpu().numpy())
+    return arrays
+
+
+def _divide(
+    arrays: Arrays, layers: Sequence[str]
+) -> tuple[Arrays, dict[str, tuple[Tensor, Tensor]]]:
+    """Return the float network's own arrays, and A and B where they are sent."""
+    own, factors = dict(arrays), {}
+    own.pop(CLOCK, None)
+    for name in layers:
+        a, b = _factor_keys(name)
+        if a in own:
+            pair = (np.array(own.pop(a)), np.array(own.pop(b)))
+            factors[name] = (torch.from_numpy(pair[0]), torch.from_numpy(pair[1]))
+    return own, factors
+
+
+def _factor_keys(layer: str) -> tuple[str, str]:
+    return f"{layer}.factor-a", f"{layer}.factor-b"
+
+
+METHOD = FedMUD
