@@ -121,7 +121,7 @@ SCALARS = [  # lambda, alpha, beta
     (0.5, 0.0, 0.5),
     (0.5, 0.8, 0.0),
     (0.5, 0.0, 0.0),
-    (0.0, 0.5, 0.5),  # the server's weights alone
+    (0.001, 0.5, 0.5),  # almost the server's weights alone
 ]
 SHARPNESS = [1e-9, 0.01, 1.0, 2.5]  # the first makes F the straight line sqrt(2) x
 
@@ -361,6 +361,15 @@ def test_float32_gradients_are_accurate(scalars: tuple[float, float, float]) -> 
         error = np.linalg.norm(gradients[name] - value) / scale
         # A scalar's gradient is a sum of 18,432 terms of either sign.
         assert error < (1e-5 if name == "w" else 1e-2), name
+
+
+def test_lambda_zero_is_the_server_alone() -> None:
+    case = Case((4, 3, 3, 3), (0.0, 0.5, 0.5), seed=12)
+    mixed = mixed_weight(case.w_server, 1.0, 0.5, 0.5, case.w_server, case.rotation)
+    out, gradients = case.run(Sharpness(1.0))
+    np.testing.assert_array_equal(out.numpy(), np.where(mixed >= 0, 1.0, -1.0))
+    assert not gradients["w"].any()
+    assert np.isfinite(gradients["lam"])
 
 
 def test_the_weight_may_have_any_memory_layout() -> None:

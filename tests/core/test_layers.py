@@ -186,6 +186,26 @@ def test_gradients_pass_the_padding_trick() -> None:
     torch.testing.assert_close(layer.bias.grad, upstream.sum(dim=(0, 2, 3)))
 
 
+def test_gradients_are_exact_before_a_batch_norm() -> None:
+    """Without a scale a BN follows, and cancels the padding's constant per channel."""
+    layer = layer_of(3, 4, 3, padding=1, clamp=False).double()
+    layer.begin_round()
+    x = normal(2, 3, 5, 5, seed=1).double()
+    upstream = normal(2, 4, 5, 5, seed=2).double()
+    norm = nn.BatchNorm2d(4).double()
+    norm(layer(x)).backward(upstream)
+
+    weight = layer.binary_weight().detach().requires_grad_()
+    signs = torch.where(x >= 0, 1.0, -1.0).double()
+    plain = F.conv2d(F.pad(signs, (1, 1, 1, 1), value=1.0), weight)
+    norm(plain).backward(upstream)
+    layer_grad = layer.weight.grad.clone()
+    layer.weight.grad = None
+    layer.binary_weight().backward(weight.grad)
+    torch.testing.assert_close(layer_grad, layer.weight.grad)
+    assert layer_grad.abs().max() > 0
+
+
 def test_new_layers_start_with_moving_scalars() -> None:
     layer = layer_of(2, 2, 3)
     assert layer.alpha().item() == pytest.approx(math.sqrt(0.5))

@@ -86,6 +86,21 @@ def test_only_stems_stay_float(
     assert linear == ["head"]
 
 
+@pytest.mark.parametrize(
+    ("name", "unclamped"),
+    [
+        ("cnn4", {"convs.0"}),  # sees the image
+        ("resnet10", {"blocks.0.conv1"}),  # sees the stem, without activation
+        ("resnet18", {"blocks.0.conv1"}),
+    ],
+)
+def test_a_hardtanh_stands_before_every_other_sign(
+    name: str, unclamped: set[str]
+) -> None:
+    layers = binary_layers(on_meta(ModelSpec(name, (3, 32, 32), 10)))
+    assert {n for n, layer in layers.items() if not layer.clamp} == unclamped
+
+
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("binary", [True, False])
 @pytest.mark.parametrize(
