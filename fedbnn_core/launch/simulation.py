@@ -110,6 +110,7 @@ def _private_home() -> Iterator[tuple[Path, dict[str, str]]]:
         # Never join a Ray cluster that happens to run on this host.
         "RAY_ADDRESS": os.environ.get("RAY_ADDRESS", "local"),
         "RAY_TMPDIR": str(home),
+        "TORCHINDUCTOR_CACHE_DIR": str(home / "torchinductor"),
         "PYTHONUNBUFFERED": "1",
     }
     (home / "flwr").mkdir()

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -128,7 +129,7 @@ def test_ctrl_c_stops_everything(tmp_path):
         )
         try:
             for line in process.stdout:
-                if "round " in line:
+                if re.search(r"round +1/", line):
                     break
             process.send_signal(signal.SIGINT)
             output, _ = process.communicate(timeout=60)

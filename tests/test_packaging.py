@@ -1,0 +1,53 @@
+"""What the package declares: nothing is fetched at run time, versions agree."""
+
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import fedbnn_core
+
+ROOT = Path(__file__).parents[1]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+
+def test_flowers_uv_sync_sees_no_package_to_fetch():
+    """Flower runs `uv sync` on pyproject.toml at every bare `flwr run .`."""
+    project = PYPROJECT["project"]
+    requirements = list(project["dependencies"])
+    for group in project["optional-dependencies"].values():
+        requirements += group
+    names = {re.split(r"[\[<>=!~; ]", text)[0].lower() for text in requirements}
+    excluded = set(PYPROJECT["tool"]["uv"]["exclude-dependencies"])
+    assert names - {"fedbnn"} == excluded
+
+
+def test_one_version():
+    assert PYPROJECT["project"]["version"] == fedbnn_core.__version__
+
+
+def test_flower_and_torch_are_pinned():
+    device = PYPROJECT["project"]["optional-dependencies"]["device"]
+    assert {"flwr==1.39.0", "torch==2.13.0", "torchvision==0.28.0"} <= set(device)
+
+
+def test_the_bundle_holds_no_code():
+    assert PYPROJECT["tool"]["flwr"]["app"]["fab-include"] == [
+        "pyproject.toml",
+        "README.md",
+    ]
+
+
+def test_core_imports_without_flower_and_packed_without_torch():
+    code = (
+        "import sys; sys.modules['flwr'] = None\n"
+        "import fedbnn_core.methods.fedbnn, fedbnn_core.server_run, fedbnn_core.cli\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+    code = (
+        "import sys; sys.modules['flwr'] = None; sys.modules['torch'] = None\n"
+        "from fedbnn_core.packed import PackedModel\n"
+        "assert 'torchvision' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
