@@ -21,6 +21,17 @@ from fedbnn_core.errors import FedBNNError
 
 __all__ = ["app", "main"]
 
+# Packages of the extras; the base installation only runs packed models.
+_OPTIONAL = (
+    "flwr",
+    "matplotlib",
+    "ray",
+    "safetensors",
+    "scipy",
+    "torch",
+    "torchvision",
+)
+
 app = typer.Typer(
     name="fedbnn",
     help="Train 1-bit neural networks in federation, and run them anywhere.",
@@ -60,7 +71,18 @@ def main() -> None:
     try:
         app()
     except FedBNNError as error:
-        Console(stderr=True).print(
-            f"[bold red]error:[/] {escape(str(error))}", highlight=False, soft_wrap=True
+        _fail(str(error))
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] not in _OPTIONAL:
+            raise
+        _fail(
+            f"this command needs {error.name}, which is not installed; "
+            "install it with: pip install 'fedbnn[simulation]'"
         )
-        sys.exit(1)
+
+
+def _fail(message: str) -> None:
+    Console(stderr=True).print(
+        f"[bold red]error:[/] {escape(message)}", highlight=False, soft_wrap=True
+    )
+    sys.exit(1)

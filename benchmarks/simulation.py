@@ -1,0 +1,127 @@
+"""What a simulated round costs next to the same training in two bare processes.
+
+Both train the same 10 clients of the embedded data for 5 epochs. The bare processes
+keep their model and data between rounds, as simulated clients do; they get their
+weights through a pipe. The goal is at most 1.25 times their time. Peak memory is the
+kernel's high-water mark of each process.
+"""
+
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from client_app.local_round import run_local_round
+from fedbnn_core.aggregation import Arrays
+from fedbnn_core.config import RunConfig
+from fedbnn_core.launch import run_simulation
+from fedbnn_core.launch.processes import marked_processes
+from fedbnn_core.methods import create_method
+from fedbnn_core.run_directory import RunDirectory
+from fedbnn_core.server_run import load_run_dataset
+
+CLIENTS, PER_ROUND, ROUNDS = 100, 10, 7
+
+
+def _train_bare(work: tuple[dict[str, Any], int, int, Arrays]) -> int:
+    """Train one client in a bare process."""
+    torch.set_num_threads(1)
+    config, partition, round_index, broadcast = work
+    node = {"partition-id": partition, "num-partitions": CLIENTS}
+    order = {"round": round_index, "num-rounds": ROUNDS, "partition-file": ""}
+    _, examples = run_local_round(config, node, order, broadcast)
+    return examples
+
+
+def bare_rounds(config: RunConfig, rounds: int) -> list[float]:
+    """Return the seconds of each round in two bare processes, without the first."""
+    dataset = load_run_dataset(config)
+    method = create_method(config, dataset.input_shape, dataset.num_classes)
+    broadcast = method.initial_broadcast()
+    seconds = []
+    with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
+        for round_index in range(rounds + 1):
+            start = time.perf_counter()
+            work = [
+                (config.to_mapping(), partition, round_index, broadcast)
+                for partition in range(PER_ROUND)
+            ]
+            list(pool.map(_train_bare, work))
+            seconds.append(time.perf_counter() - start)
+    return seconds[1:]
+
+
+def _peak_megabytes(home_marker: str) -> Iterator[tuple[str, float]]:
+    for process in marked_processes("FEDBNN_RUN_HOME", home_marker):
+        folder = Path("/proc") / str(process)
+        try:
+            name = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+            status = (folder / "status").read_text()
+        except OSError:
+            continue
+        for line in status.splitlines():
+            if line.startswith("VmHWM:"):
+                yield name, int(line.split()[1]) / 1024
+
+
+def simulated_rounds(config: RunConfig) -> tuple[list[float], dict[str, float]]:
+    """Return the training seconds of each round but the first, and peak memories."""
+    peaks: dict[str, float] = {}
+
+    def watch(line: str) -> None:
+        if "round " not in line:
+            return
+        for folder in Path(tempfile.gettempdir()).glob("fedbnn-*"):
+            for name, size in _peak_megabytes(str(folder)):
+                for part in ("ClientAppActor", "flwr-simulation"):
+                    if part in name:
+                        peaks[part] = max(peaks.get(part, 0.0), size)
+
+    with tempfile.TemporaryDirectory() as folder:
+        overrides = config.to_mapping() | {"output-dir": folder}
+        result = run_simulation(overrides, num_clients=CLIENTS, on_line=watch)
+        if result.directory is None:
+            raise SystemExit(f"the simulation did not complete: {result.status}")
+        lines = RunDirectory(result.directory).read_metrics()
+    return [line["seconds"]["train"] for line in lines][1:], peaks
+
+
+def main() -> None:
+    """Print the table."""
+    config = RunConfig.from_mapping(
+        {
+            "num-server-rounds": ROUNDS,
+            "clients-per-round": PER_ROUND,
+            "client-threads": 1,
+            "evaluate-every": ROUNDS,
+        },
+        complete=False,
+    )
+    before = bare_rounds(config, ROUNDS // 2)
+    simulated, peaks = simulated_rounds(config)
+    bare = statistics.median(before + bare_rounds(config, ROUNDS // 2))
+    seconds = statistics.median(simulated)
+    table = Table(title="A round of 10 clients x 5 epochs on 2 cores, median")
+    table.add_column("where")
+    table.add_column("seconds", justify="right")
+    table.add_row("two bare processes", f"{bare:.2f}")
+    table.add_row("simulated by Flower", f"{seconds:.2f}")
+    table.add_row("ratio (goal <= 1.25)", f"{seconds / bare:.2f}x")
+    for part, name in (
+        ("ClientAppActor", "peak memory of a simulated client"),
+        ("flwr-simulation", "peak memory of the server"),
+    ):
+        table.add_row(name, f"{peaks.get(part, float('nan')):.0f} MB")
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()
