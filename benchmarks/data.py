@@ -146,7 +146,10 @@ def _share_of_training() -> Table:
         start = time.process_time()
         client = _client(images)
         setups.append(time.process_time() - start)
-    table.caption = f"{median(setups) * 1e3:.1f} CPU ms once a round to prepare {CLIENT_SAMPLES} samples"
+    setup_ms = median(setups) * 1e3
+    table.caption = (
+        f"{setup_ms:.1f} CPU ms once a round to prepare {CLIENT_SAMPLES} samples"
+    )
     for binary in (True, False):
         spec = ModelSpec("cnn4", (3, 32, 32), 10, binary=binary)
         model = prefer_channels_last(build_model(spec, seed=0))
