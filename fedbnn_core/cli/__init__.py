@@ -15,6 +15,7 @@ from fedbnn_core.cli import (
     info,
     partition,
     predict,
+    report,
     run,
 )
 from fedbnn_core.errors import FedBNNError
@@ -48,6 +49,7 @@ app.command("export")(export.export)
 app.command("info")(info.info)
 app.command("partition")(partition.partition)
 app.command("predict")(predict.predict)
+app.command("report")(report.report)
 app.command("run")(run.run)
 
 

@@ -1,0 +1,155 @@
+"""A real run and a real browser for the tests of the report and the dashboard."""
+
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from client_app.local_round import run_local_round
+from fedbnn_core.config import RunConfig
+from fedbnn_core.replies import ReplyStore, StoredReply
+from fedbnn_core.server_run import RoundTraffic, ServerRun
+
+ROUNDS = 4
+
+
+@pytest.fixture(scope="session")
+def real_run(tmp_path_factory):
+    """Return the directory of a run that really trained, without Flower around it."""
+    parent = tmp_path_factory.mktemp("runs")
+    config = RunConfig.from_mapping(
+        {
+            "num-server-rounds": ROUNDS,
+            "clients-per-round": 2,
+            "local-epochs": 1,
+            "client-threads": 1,
+            "output-dir": str(parent),
+            "partition": "label-fraction",
+            "train-limit": 400,
+            "test-limit": 240,
+        },
+        complete=False,
+    )
+    run = ServerRun(config, num_partitions=12)
+    for number in range(ROUNDS):
+        traffic = RoundTraffic(bytes_up=2000, bytes_down=1000, train_seconds=0.5)
+        if number == 1:
+            traffic.rejected.append({"client": 3, "reason": "<b>late</b> & broken"})
+        with ReplyStore() as store:
+            for partition in run.sample(range(12)):
+                update, count = run_local_round(
+                    config.to_mapping(),
+                    {"partition-id": partition, "num-partitions": 12},
+                    {
+                        "round": number,
+                        "num-rounds": ROUNDS,
+                        "partition-file": str(run.partition_file),
+                    },
+                    run.broadcast,
+                )
+                traffic.losses[partition] = update.loss
+                traffic.layer_metrics[partition] = update.layer_metrics
+                arrays = update.arrays | update.rotations
+                store.add(StoredReply(partition, count, arrays))
+            run.finish_round(store.in_partition_order(), traffic)
+    run.finish()
+    return run.directory.path
+
+
+@dataclass
+class Browser:
+    """A headless chromium with what it logged and asked for."""
+
+    driver: object
+
+    def open(self, url, *, dark=False, width=1280, height=900):
+        self.driver.execute_cdp_cmd(
+            "Emulation.setEmulatedMedia",
+            {
+                "features": [
+                    {
+                        "name": "prefers-color-scheme",
+                        "value": "dark" if dark else "light",
+                    }
+                ]
+            },
+        )
+        self.driver.execute_cdp_cmd(
+            "Emulation.setDeviceMetricsOverride",
+            {
+                "width": width,
+                "height": height,
+                "deviceScaleFactor": 1,
+                "mobile": width < 600,
+            },
+        )
+        self.driver.get_log("browser")
+        self.driver.get_log("performance")
+        self.driver.get(url)
+
+    def run(self, script, *arguments):
+        return self.driver.execute_script(script, *arguments)
+
+    def complaints(self):
+        return [entry["message"] for entry in self.driver.get_log("browser")]
+
+    def requests(self):
+        """Return the addresses of all requests since `open`."""
+        import json
+
+        messages = (
+            json.loads(entry["message"])["message"]
+            for entry in self.driver.get_log("performance")
+        )
+        return [
+            message["params"]["request"]["url"]
+            for message in messages
+            if message["method"] == "Network.requestWillBeSent"
+        ]
+
+    def wait(self, script, *arguments, timeout=10):
+        from selenium.webdriver.support.ui import WebDriverWait
+
+        return WebDriverWait(self.driver, timeout, poll_frequency=0.05).until(
+            lambda driver: driver.execute_script(script, *arguments)
+        )
+
+
+def start_browser(profile):
+    """Return a selenium driver of Debian's chromium."""
+    from selenium import webdriver
+    from selenium.webdriver.chrome.service import Service
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = shutil.which("chromium")
+    for argument in (
+        "--headless=new",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-dev-shm-usage",
+        "--no-first-run",
+        "--disable-background-networking",
+        "--disable-component-update",
+        "--disable-sync",
+        f"--user-data-dir={profile}",
+    ):
+        options.add_argument(argument)
+    options.set_capability(
+        "goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"}
+    )
+    return webdriver.Chrome(
+        options=options, service=Service(shutil.which("chromedriver"))
+    )
+
+
+@pytest.fixture(scope="session")
+def browser():
+    pytest.importorskip("selenium", reason="pip install selenium for browser tests")
+    if not shutil.which("chromium") or not shutil.which("chromedriver"):
+        pytest.skip("no chromium here: run make system-deps")
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
+        driver = start_browser(Path(profile))
+        yield Browser(driver)
+        driver.quit()
