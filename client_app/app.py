@@ -1,5 +1,7 @@
 """The Flower ClientApp: read the message, let the core train, reply."""
 
+import json
+
 from flwr.app import (
     Array,
     ArrayRecord,
@@ -43,8 +45,10 @@ def train(message: Message, context: Context) -> Message:
         name: array.numpy()
         for name, array in message.content.array_records["arrays"].items()
     }
+    # A resumed run goes on with the config that the server stored.
+    stored = json.loads(str(order.get("run-config", "{}")))
     update, num_examples = run_local_round(
-        context.run_config, context.node_config, order, broadcast
+        {**context.run_config, **stored}, context.node_config, order, broadcast
     )
     metrics = MetricRecord(
         {

@@ -12,10 +12,23 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Array", "Arrays", "ReplyArrays", "mean_array", "normalised_weights"]
+__all__ = [
+    "Array",
+    "Arrays",
+    "ReplyArrays",
+    "Rule",
+    "mean_array",
+    "normalised_weights",
+]
 
 Array = NDArray[Any]
 Arrays = dict[str, Array]
+
+Rule = Callable[[Iterable[Array], Sequence[float]], Array]
+"""Makes one array of the same array of every reply and the weights p_k."""
+
+_BLOCK = 1 << 15
+"""Values summed at a time: a float64 block and its scratch stay in the cache."""
 
 
 class ReplyArrays(Protocol):
@@ -38,32 +51,55 @@ def normalised_weights(replies: Sequence[ReplyArrays]) -> list[float]:
     return [count / total for count in counts]
 
 
-def mean_array(
-    arrays: Iterable[Array],
-    weights: Sequence[float],
-    *,
-    also: Callable[[int, Array], None] | None = None,
-) -> Array:
+def mean_array(arrays: Iterable[Array], weights: Sequence[float]) -> Array:
     """Return sum_k p_k a_k in the arrays' dtype; integers are rounded.
 
     Parameters
     ----------
-    arrays : the same array of every reply, in partition order; read once each.
+    arrays : the same array of every reply, in partition order. A generator is read
+        one array at a time; a list is summed block by block, which is faster.
     weights : p_k, in the same order.
-    also : called with (k, a_k) for whatever else needs a_k while it is loaded.
     """
+    if not isinstance(arrays, list | tuple):
+        return _streamed_mean(arrays, weights)
+    if not arrays:
+        raise ValueError("no arrays to average")
+    first = arrays[0]
+    result = np.empty(first.shape, first.dtype)
+    flat_result = result.reshape(-1)
+    flat = [np.ascontiguousarray(array).reshape(-1) for array in arrays]
+    total = np.empty(min(_BLOCK, first.size), np.float64)
+    scratch = np.empty_like(total)
+    for start in range(0, first.size, _BLOCK):
+        stop = min(start + _BLOCK, first.size)
+        block, product = total[: stop - start], scratch[: stop - start]
+        block.fill(0.0)
+        for array, weight in zip(flat, weights, strict=True):
+            _add_scaled(block, product, array[start:stop], weight)
+        flat_result[start:stop] = _rounded(block, first.dtype)
+    return result
+
+
+def _streamed_mean(arrays: Iterable[Array], weights: Sequence[float]) -> Array:
     total: Array | None = None
     dtype = np.dtype(np.float32)
-    for k, (array, weight) in enumerate(zip(arrays, weights, strict=True)):
+    for array, weight in zip(arrays, weights, strict=True):
         if total is None:
             total, dtype = np.zeros(array.shape, np.float64), array.dtype
             scratch = np.empty(array.shape, np.float64)
-        np.multiply(array, weight, out=scratch, dtype=np.float64)
-        total += scratch
-        if also is not None:
-            also(k, array)
+        _add_scaled(total, scratch, array, weight)
     if total is None:
         raise ValueError("no arrays to average")
-    if np.issubdtype(dtype, np.integer):
-        total = np.rint(total)
-    return np.asarray(total.astype(dtype))
+    return np.asarray(_rounded(total, dtype).astype(dtype))
+
+
+def _add_scaled(total: Array, scratch: Array, array: Array, weight: float) -> None:
+    """Add weight * array to ``total``, both in float64."""
+    # Two steps: a multiplication that also converts goes through a small buffer.
+    np.copyto(scratch, array)
+    np.multiply(scratch, weight, out=scratch)
+    np.add(total, scratch, out=total)
+
+
+def _rounded(total: Array, dtype: np.dtype[Any]) -> Array:
+    return np.rint(total) if np.issubdtype(dtype, np.integer) else total

@@ -33,6 +33,8 @@ MODELS = ("cnn4", "resnet10", "resnet18", "convnext-tiny")
 AGGREGATIONS = ("server", "client")
 ACTIVATIONS = ("static", "per-sample")
 ROTATION_STARTS = ("identity", "haar")
+ROBUST_RULES = ("none", "clip", "median", "trimmed-mean")
+PRIVACY_MODES = ("none", "local")
 
 
 def _choice(*choices: str) -> Any:
@@ -121,10 +123,43 @@ class RunConfig:
     fedmud_reset_every: int = _within(1, 10**9)
     """FedMUD: rounds after which the update is merged and starts again at zero."""
 
-    evaluate_every: int = _within(1, 10**6)
-    """Rounds between evaluations on the validation half; the last always counts."""
     round_timeout_s: float = _within(1.0, 1e9)
     """How long a round waits for replies."""
+    quorum: float = _within(1e-9, 1.0)
+    """Share of a round's clients whose replies must be accepted."""
+    max_round_retries: int = _within(0, 10**6)
+    """How often a round below the quorum is repeated with other clients."""
+    over_selection: int = _within(0, 10**6)
+    """Clients asked beyond clients-per-round; the first replies count."""
+    max_update_norm: float = _within(1e-12, 1e300)
+    """Largest L2 norm of (reply - broadcast) that is accepted."""
+    quarantine_after: int = _within(0, 10**6)
+    """Bad replies in a row until a client is left out; 0 means never."""
+    quarantine_rounds: int = _within(1, 10**6)
+    """How many rounds such a client is left out."""
+    robust: str = _choice(*ROBUST_RULES)
+    """How replies are combined: the weighted mean, or a rule that bears attackers."""
+    robust_clip_norm: float = _within(0.0, 1e300)
+    """Norm to which robust = "clip" shortens updates; 0 is the round's median norm."""
+    trim_fraction: float = _within(0.0, 0.499)
+    """Share of the values cut off at each end by robust = "trimmed-mean"."""
+    privacy: str = _choice(*PRIVACY_MODES)
+    """Local differential privacy: clients clip their update and add noise to it."""
+    privacy_clip_norm: float = _within(1e-12, 1e12)
+    """L2 norm to which a private client shortens its update."""
+    privacy_noise_multiplier: float = _within(1e-6, 1e9)
+    """Standard deviation of the noise, in clip norms."""
+    privacy_delta: float = _within(1e-300, 0.5)
+    """Delta at which epsilon is reported."""
+
+    evaluate_every: int = _within(1, 10**6)
+    """Rounds between evaluations on the validation half; the last always counts."""
+    checkpoint_every: int = _within(1, 10**6)
+    """Rounds between checkpoints; the last round always gets one."""
+    keep_checkpoints: int = _within(1, 10**6)
+    """Checkpoints kept; older ones are removed."""
+    resume: str
+    """A run directory to go on in, with the config stored there; empty: a new run."""
     device: str
     """auto, cpu, cuda, cuda:1, mps, ..."""
     client_threads: int = _within(0, 4096)

@@ -8,10 +8,12 @@ from types import TracebackType
 import numpy as np
 
 from fedbnn_core.aggregation import Array, Arrays
+from fedbnn_core.durable import disk_errors
 
-__all__ = ["ReplyStore", "StoredReply"]
+__all__ = ["SPILL_PREFIX", "ReplyStore", "StoredReply"]
 
 DEFAULT_BUDGET_BYTES = 512 * 2**20
+SPILL_PREFIX = "fedbnn-replies-"
 
 
 @dataclass(frozen=True)
@@ -38,14 +40,23 @@ class StoredReply:
 class ReplyStore:
     """Replies of one round; those beyond the memory budget wait in temporary files.
 
+    Parameters
+    ----------
+    folder : where the temporary files are made; by default the system's place.
+    budget_bytes : how much may stay in memory.
+
     Replies arrive in any order and are handed out in partition order, so that sums do
     not depend on which client was first. Memory stays bounded however many clients
     reply: a mapped file is read array by array and its pages can be dropped.
     """
 
-    def __init__(self, *, budget_bytes: int = DEFAULT_BUDGET_BYTES) -> None:
+    def __init__(
+        self, *, folder: Path | None = None, budget_bytes: int = DEFAULT_BUDGET_BYTES
+    ) -> None:
+        self._parent = folder
         self._budget_bytes = budget_bytes
         self._held_bytes = 0
+        self._spilled = 0
         self._replies: dict[int, StoredReply] = {}
         self._folder: tempfile.TemporaryDirectory[str] | None = None
 
@@ -66,8 +77,17 @@ class ReplyStore:
     def __len__(self) -> int:
         return len(self._replies)
 
+    def __contains__(self, partition_id: int) -> bool:
+        return partition_id in self._replies
+
     def add(self, reply: StoredReply) -> None:
-        """Keep a reply; a second one of the same client replaces the first."""
+        """Keep a reply; a second one of the same client replaces the first.
+
+        Raises
+        ------
+        RunError
+            A temporary file cannot be written.
+        """
         if self._held_bytes + reply.size_bytes <= self._budget_bytes:
             self._held_bytes += reply.size_bytes
         else:
@@ -79,13 +99,15 @@ class ReplyStore:
         return [self._replies[key] for key in sorted(self._replies)]
 
     def _spill(self, reply: StoredReply) -> StoredReply:
-        if self._folder is None:
-            self._folder = tempfile.TemporaryDirectory(prefix="fedbnn-replies-")
-        folder = Path(self._folder.name) / str(reply.partition_id)
-        folder.mkdir()
         mapped: Arrays = {}
-        for number, (name, array) in enumerate(reply.arrays.items()):
-            path = folder / f"{number}.npy"
-            np.save(path, array, allow_pickle=False)
-            mapped[name] = np.load(path, mmap_mode="r", allow_pickle=False)
+        with disk_errors(self._parent or Path(tempfile.gettempdir())):
+            if self._folder is None:
+                self._folder = tempfile.TemporaryDirectory(
+                    prefix=SPILL_PREFIX, dir=self._parent
+                )
+            for name, array in reply.arrays.items():
+                path = Path(self._folder.name) / f"{self._spilled}.npy"
+                self._spilled += 1
+                np.save(path, array, allow_pickle=False)
+                mapped[name] = np.load(path, mmap_mode="r", allow_pickle=False)
         return StoredReply(reply.partition_id, reply.num_examples, mapped)

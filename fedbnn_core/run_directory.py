@@ -8,22 +8,33 @@ tensorboard/      event files
 best.safetensors  the model of the best round, as evaluated
 final.safetensors the state after the last round
 summary.json      the result
+checkpoints/      what a resumed run goes on from
+run.lock          held by the server that writes here
 """
 
+import contextlib
+import hashlib
 import json
+import math
 import os
-import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
-
-import numpy as np
+from typing import IO, Any
 
 from fedbnn_core.aggregation import Arrays
+from fedbnn_core.durable import (
+    disk_errors,
+    from_safetensors,
+    remove_leftovers,
+    to_safetensors,
+    write_durably,
+)
 from fedbnn_core.errors import RunError
 
 __all__ = ["RunDirectory"]
+
+_METRICS = "metrics.jsonl"
 
 
 class RunDirectory:
@@ -31,6 +42,9 @@ class RunDirectory:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._lock: IO[str] | None = None
+        self._metrics_bytes = 0
+        self._metrics_hash = hashlib.sha256()
 
     @classmethod
     def create(cls, parent: Path, name: str) -> "RunDirectory":
@@ -61,10 +75,42 @@ class RunDirectory:
             )
         return cls(path)
 
+    def lock(self) -> None:
+        """Claim the folder for this process, until it ends in whatever way.
+
+        Raises
+        ------
+        RunError
+            Another process is writing to the run.
+        """
+        with disk_errors(self.path / "run.lock"):
+            self._lock = (self.path / "run.lock").open("a+", encoding="utf-8")
+        with contextlib.suppress(ImportError):  # Windows has no fcntl.
+            import fcntl
+
+            try:
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                self._lock.seek(0)
+                owner = self._lock.read().strip() or "unknown"
+                raise RunError(
+                    f"process {owner} is still writing to {self.path}; "
+                    "wait for it or end it first"
+                ) from error
+        self._lock.truncate(0)
+        self._lock.write(f"{os.getpid()}\n")
+        self._lock.flush()
+
+    def release(self) -> None:
+        """Give the folder free."""
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
     def write_json(self, name: str, content: Mapping[str, Any]) -> None:
         """Write ``name`` as indented JSON."""
-        text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
-        self._replace(name, text.encode())
+        text = json.dumps(_finite(content), indent=2, ensure_ascii=False) + "\n"
+        write_durably(self.path / name, text.encode())
 
     def read_json(self, name: str) -> dict[str, Any]:
         """Read a JSON file of the run."""
@@ -95,15 +141,47 @@ class RunDirectory:
         temporary.replace(self.path / "progress.json")
 
     def append_metrics(self, line: Mapping[str, Any]) -> None:
-        """Append one line to ``metrics.jsonl`` and flush it to disk."""
-        with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
+        """Append one line to ``metrics.jsonl`` and flush it to disk.
+
+        JSON has no NaN: figures that are not finite become null.
+        """
+        content = (json.dumps(_finite(line)) + "\n").encode()
+        path = self.path / _METRICS
+        with disk_errors(path), path.open("ab") as file:
+            file.write(content)
             file.flush()
             os.fsync(file.fileno())
+        self._metrics_bytes += len(content)
+        self._metrics_hash.update(content)
+
+    def metrics_position(self) -> dict[str, Any]:
+        """Return size and SHA-256 of what this run has written to the metrics."""
+        return {
+            "bytes": self._metrics_bytes,
+            "sha256": self._metrics_hash.hexdigest(),
+        }
+
+    def rewind_metrics(self, position: Mapping[str, Any]) -> bool:
+        """Cut the metrics back to a checkpoint's position; tell if they were intact.
+
+        What follows the position comes from rounds that will be done again. Damaged
+        metrics are left as they are, but for an incomplete last line.
+        """
+        remove_leftovers(self.path)
+        path = self.path / _METRICS
+        content = path.read_bytes() if path.is_file() else b""
+        kept = content[: position["bytes"]]
+        intact: bool = hashlib.sha256(kept).hexdigest() == position["sha256"]
+        if not intact:
+            kept = content[: content.rfind(b"\n") + 1]
+        write_durably(path, kept)
+        self._metrics_bytes = len(kept)
+        self._metrics_hash = hashlib.sha256(kept)
+        return intact
 
     def read_metrics(self) -> list[dict[str, Any]]:
         """Read all complete lines of ``metrics.jsonl``."""
-        path = self.path / "metrics.jsonl"
+        path = self.path / _METRICS
         if not path.is_file():
             return []
         text = path.read_text(encoding="utf-8")
@@ -116,33 +194,25 @@ class RunDirectory:
     def write_state(
         self, name: str, arrays: Arrays, metadata: Mapping[str, str]
     ) -> None:
-        """Write arrays as safetensors: plain data, no code, never pickle."""
-        from safetensors.numpy import save
-
-        contiguous = {key: np.ascontiguousarray(value) for key, value in arrays.items()}
-        # ascontiguousarray turns scalars into vectors of one; keep their shape.
-        shaped = {key: contiguous[key].reshape(arrays[key].shape) for key in arrays}
-        self._replace(name, save(shaped, metadata=dict(metadata)))
+        """Write arrays as safetensors."""
+        write_durably(self.path / name, to_safetensors(arrays, dict(metadata)))
 
     def read_state(self, name: str) -> Arrays:
         """Read a safetensors file of the run."""
-        from safetensors.numpy import load_file
-
         path = self.path / name
         try:
-            arrays: Arrays = load_file(path)
-        except Exception as error:
+            content = path.read_bytes()
+        except OSError as error:
             raise RunError(f"cannot read {path}: {error}") from error
-        return arrays
+        return from_safetensors(content, path=path)
 
-    def _replace(self, name: str, content: bytes) -> None:
-        handle, temporary = tempfile.mkstemp(dir=self.path, suffix=".tmp")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            Path(temporary).replace(self.path / name)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
+
+def _finite(content: Any) -> Any:
+    """Return JSON content with None in place of NaN and infinities."""
+    if isinstance(content, float) and not math.isfinite(content):
+        return None
+    if isinstance(content, Mapping):
+        return {key: _finite(value) for key, value in content.items()}
+    if isinstance(content, list | tuple):
+        return [_finite(value) for value in content]
+    return content

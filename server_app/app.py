@@ -1,13 +1,15 @@
 """The Flower ServerApp: read the config, prepare the run, start the strategy."""
 
-from logging import INFO
+import contextlib
+from logging import ERROR, INFO
 
 from flwr.app import Context
 from flwr.common.logger import log
 from flwr.serverapp import Grid, ServerApp
 
 from fedbnn_core.config import RunConfig
-from fedbnn_core.server_run import ServerRun
+from fedbnn_core.errors import RunError
+from fedbnn_core.server_run import ServerRun, stored_config
 from server_app.roster import Roster
 from server_app.strategy import FedBNNStrategy, to_record
 
@@ -19,7 +21,7 @@ app = ServerApp()
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Train the configured model in federation and leave a run directory."""
-    config = RunConfig.from_mapping(context.run_config)
+    config = stored_config(RunConfig.from_mapping(context.run_config))
     roster = Roster()
     roster.update(grid)
     clients = len(roster.node_of_partition)
@@ -35,7 +37,14 @@ def main(grid: Grid, context: Context) -> None:
         )
     run = ServerRun(config, roster.num_partitions)
     strategy = FedBNNStrategy(run, roster)
-    strategy.start(grid, to_record(run.broadcast), config.num_server_rounds)
+    try:
+        strategy.start(grid, to_record(run.broadcast), config.num_server_rounds)
+    except RunError as error:
+        log(ERROR, "Stopped: %s", error)
+        # A full disk may refuse this, too; the checkpoints are there all the same.
+        with contextlib.suppress(RunError):
+            run.finish(stopped=str(error))
+        raise
     summary = run.finish()
     log(
         INFO,

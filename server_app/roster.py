@@ -18,6 +18,8 @@ from fedbnn_core.errors import RunError
 __all__ = ["Roster"]
 
 _WAIT_SECONDS = 1.0
+_POLL_SECONDS = 0.1
+_IDLE_SECONDS = 60.0
 
 
 @dataclass
@@ -26,45 +28,73 @@ class Roster:
 
     node_of_partition: dict[int, int] = field(default_factory=dict)
     num_partitions: int = 0
-    _asked: set[int] = field(default_factory=set)
+    _known: set[int] = field(default_factory=set)
+    _waiting: dict[str, int] = field(default_factory=dict)
+    """Node asked, by the id of the question."""
 
-    def update(self, grid: Grid, *, timeout: float = 600.0) -> None:
-        """Ask new nodes for their partition, forget those that left."""
-        present = set(grid.get_node_ids())
-        while not present:
+    def update(self, grid: Grid) -> None:
+        """Ask new nodes for their partition, forget those that left.
+
+        The server waits for answers as long as they keep coming, and without any
+        usable node until there is one. A node that is silent for a minute does not
+        hold up the others: its answer counts when it comes.
+        """
+        while True:
+            present = set(grid.get_node_ids())
+            self._forget_all_but(present)
+            self._ask(grid, present)
+            self._receive(grid)
+            if self.node_of_partition:
+                return
+            if present and not self._waiting:
+                raise RunError(
+                    f"none of {len(present)} connected clients can take part; "
+                    "see the warnings above"
+                )
             log(INFO, "Waiting for clients to connect ...")
             time.sleep(_WAIT_SECONDS)
-            present = set(grid.get_node_ids())
+
+    def _forget_all_but(self, present: set[int]) -> None:
+        self._known &= present
         self.node_of_partition = {
             partition: node
             for partition, node in self.node_of_partition.items()
             if node in present
         }
-        new = sorted(present - self._asked)
-        self._asked |= set(new)
-        question = RecordDict({"identity": ConfigRecord({"version": __version__})})
-        replies = grid.send_and_receive(
-            [
-                Message(content=question, dst_node_id=node, message_type=_QUERY)
-                for node in new
-            ],
-            timeout=timeout,
-        )
-        for reply in replies:
-            self._register(reply)
-        if not self.node_of_partition:
-            raise RunError(
-                f"none of {len(present)} connected clients can take part; "
-                "see the warnings above"
-            )
+        self._waiting = {
+            q: node for q, node in self._waiting.items() if node in present
+        }
 
-    def _register(self, reply: Message) -> None:
-        node = reply.metadata.src_node_id
+    def _ask(self, grid: Grid, present: set[int]) -> None:
+        new = sorted(present - self._known)
+        self._known |= set(new)
+        question = RecordDict({"identity": ConfigRecord({"version": __version__})})
+        messages = [
+            Message(content=question, dst_node_id=node, message_type=MessageType.QUERY)
+            for node in new
+        ]
+        ids = [str(message_id) for message_id in grid.push_messages(messages)]
+        self._waiting |= dict(zip(ids, new, strict=True))
+
+    def _receive(self, grid: Grid) -> None:
+        last_answer = time.monotonic()
+        while self._waiting and time.monotonic() - last_answer < _IDLE_SECONDS:
+            replies = list(grid.pull_messages(list(self._waiting)))
+            for reply in replies:
+                node = self._waiting.pop(reply.metadata.reply_to_message_id, None)
+                if node is not None:
+                    self._register(node, reply)
+                last_answer = time.monotonic()
+            if not replies:
+                time.sleep(_POLL_SECONDS)
+
+    def _register(self, node: int, reply: Message) -> None:
         if reply.has_error():
             log(WARNING, "Node %s does not answer: %s", node, reply.error.reason)
+            self._known.discard(node)  # Ask again next time.
             return
-        identity = reply.content.config_records["identity"]
-        version = identity["fedbnn-version"]
+        identity = reply.content.config_records.get("identity", ConfigRecord())
+        version = identity.get("fedbnn-version")
         if version != __version__:
             log(
                 WARNING,
@@ -75,7 +105,8 @@ class Roster:
                 __version__,
             )
             return
-        partition, count = identity["partition-id"], identity["num-partitions"]
+        partition = identity.get("partition-id")
+        count = identity.get("num-partitions")
         if not isinstance(partition, int) or not isinstance(count, int):
             log(WARNING, "Node %s sent a malformed identity: left out.", node)
             return
@@ -100,6 +131,3 @@ class Roster:
             return
         self.num_partitions = count
         self.node_of_partition[partition] = node
-
-
-_QUERY = MessageType.QUERY

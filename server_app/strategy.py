@@ -1,5 +1,6 @@
 """The Flower Strategy of FedBNN: sample, send, collect, hand over to the core."""
 
+import json
 import time
 from collections.abc import Iterable
 from logging import INFO, WARNING
@@ -18,17 +19,18 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from fedbnn_core.aggregation import Arrays
-from fedbnn_core.errors import ReplyError, RunError
+from fedbnn_core.errors import ReplyError
 from fedbnn_core.replies import ReplyStore, StoredReply
-from fedbnn_core.server_run import RoundTraffic, ServerRun
-from fedbnn_core.validation import check_reply
+from fedbnn_core.server_run import ServerRun
+from fedbnn_core.traffic import RoundTraffic
+from fedbnn_core.validation import RawReply, judge
+from server_app.exchange import Exchange
 from server_app.progress import round_line
 from server_app.roster import Roster
 
 __all__ = ["FedBNNStrategy", "to_record"]
 
-_POLL_SECONDS = 0.05
-_MAX_POLL_SECONDS = 1.0
+_TTL_MARGIN_SECONDS = 60.0
 
 
 class FedBNNStrategy(Strategy):
@@ -41,8 +43,11 @@ class FedBNNStrategy(Strategy):
     def __init__(self, run: ServerRun, roster: Roster) -> None:
         self.run = run
         self.roster = roster
-        self._partition_of_message: dict[str, int] = {}
+        self._exchange = Exchange()
         self._traffic = RoundTraffic()
+        self._partition_of_node: dict[int, int] = {}
+        self._tried: set[int] = set()
+        """Clients asked in earlier attempts of the current round."""
 
     def summary(self) -> None:
         """Log what is about to run."""
@@ -59,13 +64,16 @@ class FedBNNStrategy(Strategy):
             config.num_server_rounds,
         )
         log(INFO, "Run directory: %s", self.run.directory.path)
+        for note in self.run.notes:
+            log(WARNING, "%s", note)
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Return one message per sampled client: weights and the round's clock."""
         self.roster.update(grid)
-        chosen = self.run.sample(list(self.roster.node_of_partition))
+        chosen = self.run.sample(list(self.roster.node_of_partition), tried=self._tried)
+        self._tried |= set(chosen)
         order = ConfigRecord(
             {
                 "round": server_round - 1,
@@ -73,55 +81,83 @@ class FedBNNStrategy(Strategy):
                 "partition-file": str(self.run.partition_file),
             }
         )
+        if self.run.config.resume:
+            # Clients see the config of this `flwr run`; the stored one holds.
+            order["run-config"] = json.dumps(self.run.config.to_mapping())
         # Every message carries the same content, so one record serves them all.
         content = RecordDict({"arrays": arrays, "config": order})
         self._traffic = RoundTraffic(
-            bytes_down=record_bytes(arrays) * len(chosen), clients_asked=len(chosen)
+            bytes_down=record_bytes(arrays) * len(chosen), asked=chosen
         )
         self._report_progress(server_round, 0)
+        nodes = {p: self.roster.node_of_partition[p] for p in chosen}
+        self._partition_of_node = {node: p for p, node in nodes.items()}
         return [
             Message(
                 content=content,
-                dst_node_id=self.roster.node_of_partition[partition],
+                dst_node_id=node,
                 message_type=MessageType.TRAIN,
+                ttl=self.run.config.round_timeout_s + _TTL_MARGIN_SECONDS,
             )
-            for partition in chosen
+            for node in nodes.values()
         ]
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Judge and store each reply as it comes, then combine and evaluate."""
-        partition_of_node = {
-            node: partition for partition, node in self.roster.node_of_partition.items()
-        }
+        """Judge and store each reply as it comes, then combine and evaluate.
+
+        Returns (None, None) if fewer replies than the quorum can be used.
+        """
+        named = (
+            (self._partition_of_node.get(reply.metadata.src_node_id, -1), reply)
+            for reply in replies
+        )
+        return self._aggregate(server_round, named), None
+
+    def _aggregate(
+        self, server_round: int, replies: Iterable[tuple[int, Message]]
+    ) -> ArrayRecord | None:
+        traffic = self._traffic
+        quorum, wanted = self.run.needed_replies(len(traffic.asked))
         started = time.monotonic()
-        with ReplyStore() as store:
-            for reply in replies:
-                partition = partition_of_node.get(reply.metadata.src_node_id, -1)
+        with ReplyStore(folder=self.run.directory.path) as store:
+            for partition, reply in replies:
                 try:
                     store.add(self._accept(server_round, partition, reply))
                 except ReplyError as error:
-                    self._traffic.rejected.append(
-                        {"client": partition, "reason": str(error)}
-                    )
+                    traffic.reject(partition, str(error))
                     log(WARNING, "Client %s: reply rejected: %s", partition, error)
                 self._report_progress(server_round, len(store))
-            self._traffic.train_seconds = time.monotonic() - started
-            if len(store) == 0:
-                raise RunError(
-                    f"round {server_round}: no usable reply from any client; "
-                    f"see {self.run.directory.path} for what was saved"
+                if len(store) == wanted:
+                    break
+            traffic.train_seconds = time.monotonic() - started
+            answered = {entry["client"] for entry in traffic.rejected}
+            traffic.missing = [
+                p for p in traffic.asked if p not in store and p not in answered
+            ]
+            if traffic.missing:
+                log(INFO, "Round goes on without clients %s", traffic.missing)
+            if len(store) < quorum:
+                log(
+                    WARNING,
+                    "Round %d: %d usable replies, %d are needed",
+                    server_round,
+                    len(store),
+                    quorum,
                 )
-            line = self.run.finish_round(store.in_partition_order(), self._traffic)
+                self.run.fail_attempt(traffic)
+                return None
+            line = self.run.finish_round(store.in_partition_order(), traffic)
+        self._tried.clear()
         log(INFO, round_line(line))
-        return to_record(self.run.broadcast), None
+        return to_record(self.run.broadcast)
 
     def _report_progress(self, server_round: int, accepted: int) -> None:
         rejected = len(self._traffic.rejected)
         self.run.directory.write_progress(
             round_number=server_round,
-            clients=self._traffic.clients_asked,
+            clients=len(self._traffic.asked),
             done=accepted + rejected,
             rejected=rejected,
         )
@@ -130,36 +166,17 @@ class FedBNNStrategy(Strategy):
         """Return the reply's arrays, or raise `ReplyError` with the reason."""
         if reply.has_error():
             reason = (reply.error.reason or "").strip().splitlines()
-            raise ReplyError(reason[-1] if reason else f"error {reply.error.code}")
-        content = reply.content
-        try:
-            metrics = content.metric_records["metrics"]
-            arrays, rotations = (
-                {name: array.numpy() for name, array in record.items()}
-                for record in (
-                    content.array_records["arrays"],
-                    content.array_records["rotations"],
-                )
+            raise ReplyError(
+                f"error {reply.error.code}: {reason[-1] if reason else 'no reason'}"
             )
-        except Exception as error:
-            raise ReplyError(f"malformed reply: {error}") from error
-        if metrics.get("round") != server_round - 1:
-            raise ReplyError(f"it answers round {metrics.get('round')}")
-        num_examples = metrics.get("num-examples")
-        check_reply(self.run.rules, arrays, rotations, num_examples)
-        self._traffic.bytes_up += sum(
-            record_bytes(record) for record in content.array_records.values()
+        judged = judge(
+            self.run.rules,
+            _raw_reply(reply),
+            broadcast=self.run.broadcast,
+            round_index=server_round - 1,
+            partition_id=partition,
         )
-        loss = metrics.get("loss")
-        if isinstance(loss, float):
-            self._traffic.losses[partition] = loss
-        self._traffic.layer_metrics[partition] = {
-            name: [float(v) for v in values]
-            for name, values in metrics.items()
-            if isinstance(values, list)
-        }
-        assert isinstance(num_examples, int)  # noqa: S101  check_reply saw to it
-        return StoredReply(partition, num_examples, arrays | rotations)
+        return self._traffic.accept(judged)
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -176,44 +193,30 @@ class FedBNNStrategy(Strategy):
     def start(  # type: ignore[override]
         self, grid: Grid, initial_arrays: ArrayRecord, num_rounds: int = 3
     ) -> Result:
-        """Run the rounds that are left; replies are judged while others still train."""
+        """Run the rounds that are left; replies are judged while others still train.
+
+        Raises
+        ------
+        RunError
+            A round stayed below the quorum too often, or a file cannot be written.
+        """
         self.summary()
         result = Result()
         arrays = initial_arrays
-        for server_round in range(self.run.rounds_done + 1, num_rounds + 1):
+        while self.run.rounds_done < num_rounds:
+            server_round = self.run.rounds_done + 1
             messages = self.configure_train(server_round, arrays, ConfigRecord(), grid)
-            replies = self._collect(grid, messages)
-            aggregated, _ = self.aggregate_train(server_round, replies)
+            by_partition = {
+                self._partition_of_node[message.metadata.dst_node_id]: message
+                for message in messages
+            }
+            self._exchange.send(grid, by_partition)
+            timeout_s = self.run.config.round_timeout_s
+            replies = self._exchange.replies(grid, timeout_s)
+            aggregated = self._aggregate(server_round, replies)
             if aggregated is not None:
                 arrays = result.arrays = aggregated
         return result
-
-    def _collect(self, grid: Grid, messages: Iterable[Message]) -> Iterable[Message]:
-        """Send the messages and yield each reply as soon as it is there.
-
-        Flower's own ``send_and_receive`` looks every three seconds in a deployment and
-        holds all replies until the last one.
-        """
-        waiting = {str(message_id) for message_id in grid.push_messages(messages)}
-        deadline = time.monotonic() + self.run.config.round_timeout_s
-        pause = _POLL_SECONDS
-        while waiting and time.monotonic() < deadline:
-            replies = list(grid.pull_messages(list(waiting)))
-            for reply in replies:
-                waiting.discard(reply.metadata.reply_to_message_id)
-                yield reply
-            if replies:
-                pause = _POLL_SECONDS
-            elif waiting:
-                time.sleep(pause)
-                pause = min(pause * 1.2, _MAX_POLL_SECONDS)
-        if waiting:
-            log(
-                WARNING,
-                "%d replies are missing after %.0f s; the round goes on without them",
-                len(waiting),
-                self.run.config.round_timeout_s,
-            )
 
 
 def to_record(arrays: Arrays) -> ArrayRecord:
@@ -224,3 +227,17 @@ def to_record(arrays: Arrays) -> ArrayRecord:
 def record_bytes(record: ArrayRecord) -> int:
     """Return the bytes of a record's arrays as they travel."""
     return sum(len(array.data) for array in record.values())
+
+
+def _raw_reply(reply: Message) -> RawReply:
+    records = reply.content.array_records
+    metrics = reply.content.metric_records.get("metrics", MetricRecord())
+    return RawReply(
+        arrays=_raw_arrays(records.get("arrays", ArrayRecord())),
+        rotations=_raw_arrays(records.get("rotations", ArrayRecord())),
+        metrics=dict(metrics),
+    )
+
+
+def _raw_arrays(record: ArrayRecord) -> dict[str, bytes]:
+    return {name: array.data for name, array in record.items()}

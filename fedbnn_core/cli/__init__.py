@@ -16,6 +16,7 @@ from fedbnn_core.cli import (
     partition,
     predict,
     report,
+    resume,
     run,
 )
 from fedbnn_core.errors import FedBNNError
@@ -50,6 +51,7 @@ app.command("info")(info.info)
 app.command("partition")(partition.partition)
 app.command("predict")(predict.predict)
 app.command("report")(report.report)
+app.command("resume")(resume.resume)
 app.command("run")(run.run)
 
 

@@ -12,7 +12,7 @@ from rich.table import Table
 from fedbnn_core.config import Value
 from fedbnn_core.errors import ConfigError, RunError
 
-__all__ = ["parse_overrides", "result_table", "run"]
+__all__ = ["follow_simulation", "parse_overrides", "result_table", "run"]
 
 _ROUND = re.compile(r"\bround +\d+/\d+\b")
 _WORTH_SHOWING = ("WARNING", "ERROR", "Exit Code", "Traceback", "clients are connected")
@@ -31,9 +31,40 @@ def run(
     verbose: bool = typer.Option(False, help="Show all of Flower's output."),
 ) -> None:
     """Train in a simulated federation on this machine."""
+    console = Console(highlight=False)
+    console.print(f"Starting a simulated federation of {clients} clients ...")
+    follow_simulation(
+        parse_overrides(config or []),
+        clients=clients,
+        cpus_per_client=cpus_per_client,
+        gpus_per_client=gpus_per_client,
+        verbose=verbose,
+        console=console,
+    )
+
+
+def follow_simulation(
+    overrides: dict[str, Value],
+    *,
+    clients: int,
+    cpus_per_client: float,
+    gpus_per_client: float,
+    verbose: bool,
+    console: Console,
+) -> None:
+    """Run a simulation, print its progress and its result.
+
+    Parameters
+    ----------
+    overrides : config keys that differ from the defaults.
+    clients : simulated clients.
+    cpus_per_client, gpus_per_client : what a client occupies; negative GPUs mean a
+        tenth of one if there is any.
+    verbose : print all of Flower's output.
+    console : where it is printed.
+    """
     from fedbnn_core.launch import run_simulation
 
-    console = Console(highlight=False)
     tail: list[str] = []
 
     def show(line: str) -> None:
@@ -45,10 +76,9 @@ def run(
         elif _ROUND.search(line) or any(word in line for word in _WORTH_SHOWING):
             console.print(text, markup=False)
 
-    console.print(f"Starting a simulated federation of {clients} clients ...")
     try:
         result = run_simulation(
-            parse_overrides(config or []),
+            overrides,
             num_clients=clients,
             cpus_per_client=cpus_per_client,
             gpus_per_client=None if gpus_per_client < 0 else gpus_per_client,

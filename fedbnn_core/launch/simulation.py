@@ -63,6 +63,8 @@ def run_simulation(
     overrides = dict(overrides) | {
         "output-dir": str(Path(config.output_dir).expanduser().resolve())
     }
+    if config.resume:
+        overrides["resume"] = str(Path(config.resume).expanduser().resolve())
     if gpus_per_client is None:
         gpus_per_client = 0.1 if shutil.which("nvidia-smi") else 0.0
     with _private_home() as (home, environment):

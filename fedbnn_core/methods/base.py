@@ -1,7 +1,7 @@
 """What every federated method has to say: the client's half and the server's half."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -14,6 +14,7 @@ from fedbnn_core.data.batches import ClientData
 from fedbnn_core.layers import BinaryOptions
 from fedbnn_core.models import ModelSpec, build_model
 from fedbnn_core.post_training import binarize_float_model
+from fedbnn_core.robust import combination_rule
 from fedbnn_core.seeding import derive_seed
 from fedbnn_core.training import LocalTask, prefer_channels_last
 
@@ -48,8 +49,11 @@ class RoundResult:
 
     broadcast: Arrays
     """The state sent to the clients of the next round."""
-    candidates: dict[str, Arrays]
-    """States of the evaluation model to be scored; the first one is the product."""
+    candidates: Mapping[str, Arrays | Callable[[], Arrays]]
+    """States of the evaluation model to be scored; the first one is the product.
+
+    A large one can be a function that makes it: they are scored one after the other.
+    """
     layers: dict[str, dict[str, float]] = field(default_factory=dict)
     """Figures of each binary layer, from the combined state."""
 
@@ -72,6 +76,8 @@ class Method(ABC):
         self, config: RunConfig, input_shape: tuple[int, int, int], num_classes: int
     ) -> None:
         self.config = config
+        self.rule = combination_rule(config)
+        """Makes one array of the same array of all replies; `combine` uses it."""
         self.spec = ModelSpec(
             name=config.model,
             input_shape=input_shape,
@@ -141,6 +147,15 @@ class Method(ABC):
     def combine(self, replies: Sequence[ReplyArrays], broadcast: Arrays) -> RoundResult:
         """Combine the replies to ``broadcast``, given in partition order."""
 
+    def server_state(self) -> Arrays:
+        """Return what the server half keeps between rounds, for a checkpoint."""
+        return {}
+
+    def load_server_state(self, state: Arrays) -> None:
+        """Restore what `server_state` returned."""
+        if state:
+            raise ValueError(f"{self.config.method} keeps no state, got {list(state)}")
+
 
 class FloatMethod(Method):
     """A method that trains the float twin; it is also scored after binarization."""
@@ -163,9 +178,20 @@ def state_arrays(model: nn.Module) -> Arrays:
     }
 
 
+@torch.no_grad()
 def load_arrays(model: nn.Module, arrays: Mapping[str, Array]) -> None:
-    """Load a state into the model; keys must match exactly."""
-    # np.array copies: arrays from a message are read-only and torch would warn.
-    model.load_state_dict(
-        {name: torch.from_numpy(np.array(array)) for name, array in arrays.items()}
-    )
+    """Load a state into the model; keys and shapes must match exactly."""
+    targets = model.state_dict()
+    if targets.keys() != arrays.keys():
+        different = sorted(targets.keys() ^ arrays.keys())
+        raise ValueError(f"the state does not fit the model: {different[:5]}")
+    for name, target in targets.items():
+        # One array at a time, so that no second copy of the state is held. np.array
+        # copies: arrays from a message are read-only and torch would warn.
+        source = torch.from_numpy(np.array(arrays[name]))
+        if source.shape != target.shape:
+            raise ValueError(
+                f"{name} must have shape {tuple(target.shape)}, "
+                f"got {tuple(source.shape)}"
+            )
+        target.copy_(source)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from fedbnn_core.aggregation import Arrays, ReplyArrays, mean_array, normalised_weights
+from fedbnn_core.aggregation import Arrays, ReplyArrays, normalised_weights
 from fedbnn_core.data.batches import ClientData
 from fedbnn_core.methods.base import (
     ClientUpdate,
@@ -37,7 +37,7 @@ class FedAvg(FloatMethod):
         """Return the weighted mean, which is also what is evaluated."""
         weights = normalised_weights(replies)
         state = {
-            name: mean_array((reply.array(name) for reply in replies), weights)
+            name: self.rule([reply.array(name) for reply in replies], weights)
             for name in broadcast
         }
         return RoundResult(broadcast=state, candidates={"float": state})

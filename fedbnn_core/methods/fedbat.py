@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 from torch import nn
 
-from fedbnn_core.aggregation import Arrays, ReplyArrays, mean_array, normalised_weights
+from fedbnn_core.aggregation import Arrays, ReplyArrays, normalised_weights
 from fedbnn_core.binary_update import BinaryUpdate, pack_signs, unpack_update
 from fedbnn_core.data.batches import ClientData, batch_sizes
 from fedbnn_core.methods.base import (
@@ -89,13 +89,13 @@ class FedBAT(FloatMethod):
             index = self._positions.get(name)
             if index is None:
                 arrays = (reply.array(name) for reply in replies)
-                state[name] = mean_array(arrays, weights)
+                state[name] = self.rule(arrays, weights)
                 continue
             updates = (
                 unpack_update(reply.array(_signs_key(name)), alphas[index], w.shape)
                 for reply, alphas in zip(replies, step_sizes, strict=True)
             )
-            state[name] = w + mean_array(updates, weights)
+            state[name] = w + self.rule(updates, weights)
         return RoundResult(broadcast=state, candidates={"float": state})
 
     @cached_property

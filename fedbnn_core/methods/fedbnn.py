@@ -10,13 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedbnn_core.aggregation import (
-    Array,
-    Arrays,
-    ReplyArrays,
-    mean_array,
-    normalised_weights,
-)
+from fedbnn_core.aggregation import Array, Arrays, ReplyArrays, normalised_weights
 from fedbnn_core.binarize import Sharpness, standardize_filters
 from fedbnn_core.data.batches import ClientData
 from fedbnn_core.layers import (
@@ -96,76 +90,83 @@ class FedBNN(Method):
         """Return w_{t+1} to broadcast, and w~, w and w_R to evaluate."""
         weights = normalised_weights(replies)
         layer_names = list(binary_layers(self.new_model()))
-        conv_weights = {f"{name}.weight" for name in layer_names}
         state = {
-            name: mean_array((reply.array(name) for reply in replies), weights)
+            name: self.rule([reply.array(name) for reply in replies], weights)
             for name in broadcast
-            if name not in conv_weights
         }
-        mixed, plain, rotated = dict(state), dict(state), dict(state)
-        layers = {}
-        for name in layer_names:
-            key = f"{name}.weight"
-            w_next, w_rotated, w_mixed = self._combine_layer(
-                name, replies, weights, broadcast[key]
+        scalars = {name: self._scalars(state, name) for name in layer_names}
+        rotated = {
+            f"{name}.weight": self.rule(
+                (self._rotated(name, reply) for reply in replies), weights
             )
-            state[key] = w_next
-            z = standardize_filters(torch.from_numpy(w_next))
-            scalars = self._scalars(state, name)
-            if w_mixed is None:
-                z_server = standardize_filters(torch.from_numpy(broadcast[key]))
-                w_mixed = mix(z, w_rotated, z_server, scalars["alpha"], scalars["beta"])
-            mixed[key], plain[key] = w_mixed.numpy(), z.numpy()
-            rotated[key] = w_rotated.numpy()
-            layers[name] = scalars
+            for name in layer_names
+        }
+
+        def mixed() -> Arrays:
+            if self.config.aggregation == "client":
+                return self._mean_mixed(layer_names, replies, weights, broadcast)
+            return {
+                key: mix(
+                    _standardized(state[key]),
+                    torch.from_numpy(rotated[key]),
+                    _standardized(broadcast[key]),
+                    scalars[name]["alpha"],
+                    scalars[name]["beta"],
+                ).numpy()
+                for name, key in ((name, f"{name}.weight") for name in layer_names)
+            }
+
+        def plain() -> Arrays:
+            return {key: _standardized(state[key]).numpy() for key in rotated}
+
         return RoundResult(
-            broadcast={name: state[name] for name in broadcast},
-            candidates={"mixed": mixed, "weights": plain, "rotated": rotated},
-            layers=layers,
+            broadcast=state,
+            candidates={
+                "mixed": lambda: state | mixed(),
+                "weights": lambda: state | plain(),
+                "rotated": lambda: state | rotated,
+            },
+            layers=scalars,
         )
 
-    def _combine_layer(
+    def _rotated(self, name: str, reply: ReplyArrays) -> Array:
+        """Return rot_k(std(w_k)) of a layer."""
+        pair = tuple(_to_tensor(reply.array(f"{name}.{r}")) for r in ("r1", "r2"))
+        z = _standardized(reply.array(f"{name}.weight"))
+        rotated: Array = rotate(z, (pair[0], pair[1])).numpy()
+        return rotated
+
+    def _mean_mixed(
         self,
-        name: str,
+        layer_names: Sequence[str],
         replies: Sequence[ReplyArrays],
         weights: Sequence[float],
-        w_server: Array,
-    ) -> tuple[Array, Tensor, Tensor | None]:
-        """Return a layer's w_{t+1}, w_R and, if averaged from the clients', its w~.
+        broadcast: Arrays,
+    ) -> Arrays:
+        """Return w~ = sum_k p_k w~_k, each w~_k mixed with the client's own scalars."""
 
-        w_R = sum_k p_k rot_k(std(w_k)); with ``aggregation = "client"`` also
-        w~ = sum_k p_k w~_k, each w~_k mixed with the client's own scalars.
-        """
-        w_rotated = torch.zeros(w_server.shape, dtype=torch.float64)
-        per_client = self.config.aggregation == "client"
-        w_mixed = torch.zeros_like(w_rotated) if per_client else None
-        z_server = standardize_filters(torch.from_numpy(np.array(w_server)))
+        def of_client(name: str, reply: ReplyArrays) -> Array:
+            key = f"{name}.weight"
+            own = {
+                f"{name}.{scalar}": reply.array(f"{name}.{scalar}")
+                for scalar in ("omega", "theta", "gamma")
+            }
+            values = self._scalars(own, name)
+            mixed: Array = mix(
+                _standardized(reply.array(key)),
+                torch.from_numpy(self._rotated(name, reply)),
+                _standardized(broadcast[key]),
+                values["alpha"],
+                values["beta"],
+            ).numpy()
+            return mixed
 
-        def add_rotated(k: int, w_client: Array) -> None:
-            z = standardize_filters(torch.from_numpy(np.asarray(w_client)))
-            pair = tuple(
-                torch.from_numpy(np.array(replies[k].array(f"{name}.{r}")))
-                for r in ("r1", "r2")
+        return {
+            f"{name}.weight": self.rule(
+                (of_client(name, reply) for reply in replies), weights
             )
-            rotated = rotate(z, (pair[0], pair[1]))
-            w_rotated.add_(rotated, alpha=weights[k])
-            if w_mixed is not None:
-                scalars = {
-                    f"{name}.{s}": replies[k].array(f"{name}.{s}")
-                    for s in ("omega", "theta", "gamma")
-                }
-                values = self._scalars(scalars, name)
-                w_client_mixed = mix(
-                    z, rotated, z_server, values["alpha"], values["beta"]
-                )
-                w_mixed.add_(w_client_mixed, alpha=weights[k])
-
-        w_next = mean_array(
-            (reply.array(f"{name}.weight") for reply in replies),
-            weights,
-            also=add_rotated,
-        )
-        return w_next, w_rotated.float(), None if w_mixed is None else w_mixed.float()
+            for name in layer_names
+        }
 
     def _scalars(self, state: Arrays, name: str) -> dict[str, float]:
         """Return a layer's lambda = sigmoid(omega), alpha = |sin theta|, beta."""
@@ -178,6 +179,16 @@ class FedBNN(Method):
             "beta": abs(math.sin(gamma)) if aligned else 1.0,
             "lambda": 1.0 / (1.0 + math.exp(-omega)) if aligned else 1.0,
         }
+
+
+def _to_tensor(array: Array) -> Tensor:
+    # A copy: arrays of a reply are read-only, and torch would warn.
+    return torch.from_numpy(np.array(array))
+
+
+def _standardized(weights: Array) -> Tensor:
+    """Return std(w) per filter, as a new tensor."""
+    return standardize_filters(_to_tensor(weights))
 
 
 def _to_numpy(tensors: dict[str, Tensor]) -> Arrays:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedbnn_core.aggregation import Arrays, ReplyArrays, mean_array, normalised_weights
+from fedbnn_core.aggregation import Arrays, ReplyArrays, normalised_weights
 from fedbnn_core.data.batches import ClientData
 from fedbnn_core.kronecker_update import (
     Blocks,
@@ -97,7 +97,7 @@ class FedMUD(FloatMethod):
         sent = [name for name in state if name not in decomposed]
         sent += [key for name in frozen for key in _factor_keys(name)]
         mean = {
-            name: mean_array((reply.array(name) for reply in replies), weights)
+            name: self.rule((reply.array(name) for reply in replies), weights)
             for name in sent
         }
         others, factors = _divide(mean, list(frozen))

@@ -1,0 +1,92 @@
+"""`fedbnn resume`: go on with a run that was interrupted."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from fedbnn_core.cli.run import follow_simulation, parse_overrides, result_table
+from fedbnn_core.errors import ConfigError
+
+__all__ = ["resume"]
+
+CHANGEABLE = (
+    "checkpoint-every",
+    "client-threads",
+    "data-dir",
+    "device",
+    "keep-checkpoints",
+    "max-round-retries",
+    "max-update-norm",
+    "over-selection",
+    "quarantine-after",
+    "quarantine-rounds",
+    "quorum",
+    "round-timeout-s",
+)
+"""Keys that say how a run is run, not what it computes."""
+
+
+def resume(
+    run_dir: Annotated[Path, typer.Argument(help="The run's directory.")],
+    config: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--config",
+            "-c",
+            help="Change a key, as KEY=VALUE; repeatable. One of: "
+            + ", ".join(CHANGEABLE),
+        ),
+    ] = None,
+    cpus_per_client: float = typer.Option(1, help="CPUs that a client occupies."),
+    gpus_per_client: float = typer.Option(
+        -1.0, help="GPUs that a client occupies; by default a tenth if there is one."
+    ),
+    verbose: bool = typer.Option(False, help="Show all of Flower's output."),
+) -> None:
+    """Go on with an interrupted run from its last checkpoint, in its directory."""
+    from fedbnn_core.config import RunConfig
+    from fedbnn_core.run_directory import RunDirectory
+
+    path = run_dir.expanduser().resolve()
+    directory = RunDirectory.open(path)
+    console = Console(highlight=False)
+    if _is_complete(directory.path):
+        console.print("The run is complete; there is nothing to resume.")
+        console.print(result_table(path))
+        return
+    stored = directory.read_json("config.json")
+    changes = parse_overrides(config or [])
+    refused = sorted(set(changes) - set(CHANGEABLE))
+    if refused:
+        raise ConfigError(
+            f"a resumed run cannot change {', '.join(refused)}; it can change: "
+            f"{', '.join(CHANGEABLE)}"
+        )
+    merged = stored["config"] | changes
+    RunConfig.from_mapping(merged, complete=False)
+    if changes:
+        # The server takes the stored config, so that is where the change goes.
+        directory.lock()
+        directory.write_json("config.json", stored | {"config": merged})
+        directory.release()
+    clients = int(stored["num_partitions"])
+    console.print(f"Resuming with a simulated federation of {clients} clients ...")
+    follow_simulation(
+        merged | {"resume": str(path)},
+        clients=clients,
+        cpus_per_client=cpus_per_client,
+        gpus_per_client=gpus_per_client,
+        verbose=verbose,
+        console=console,
+    )
+
+
+def _is_complete(path: Path) -> bool:
+    from fedbnn_core.run_directory import RunDirectory
+
+    if not (path / "summary.json").is_file():
+        return False
+    status = RunDirectory(path).read_json("summary.json").get("status")
+    return status != "stopped"

@@ -1,0 +1,113 @@
+"""Differential privacy of each client: what its noisy updates reveal, as epsilon.
+
+In a private run every client clips its update to an L2 norm C and adds Gaussian noise
+of standard deviation z*C before anything leaves the device, so the server need not be
+trusted. Neighbours are any two datasets of one client: its update can then change by
+2C, and one release is a Gaussian mechanism with noise multiplier z/2. Releases of the
+same client add up. Being sampled at random does not help, because the server sees who
+replied.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from fedbnn_core.aggregation import Arrays
+from fedbnn_core.config import RunConfig
+from fedbnn_core.errors import ConfigError
+
+__all__ = ["ClientAccountant", "create_accountant", "publishable"]
+
+_SMALLEST_VARIANCE = 1e-3
+
+
+class ClientAccountant:
+    """Track the epsilon of the client that replied most often.
+
+    The figures come from the RDP accountant of dp-accounting.
+
+    Parameters
+    ----------
+    noise_multiplier : z.
+    delta : the delta at which epsilon is told.
+    """
+
+    def __init__(self, *, noise_multiplier: float, delta: float) -> None:
+        try:
+            import dp_accounting.rdp
+        except ImportError as error:
+            raise ConfigError(
+                'privacy = "local" needs the package dp-accounting; install it with: '
+                "pip install 'fedbnn[privacy]'"
+            ) from error
+        self._accounting = dp_accounting
+        self._noise_multiplier = noise_multiplier
+        self._delta = delta
+        self._releases: Counter[int] = Counter()
+        self._lost_rounds = 0
+
+    def record(self, clients: Iterable[int]) -> None:
+        """Count one release of each client that was asked."""
+        self._releases.update(clients)
+
+    def add_lost_rounds(self, rounds: int) -> None:
+        """Count releases that nobody noted, before a crash, against every client."""
+        self._lost_rounds += rounds
+
+    def epsilon(self) -> float:
+        """Return the largest epsilon of any client so far."""
+        releases = max(self._releases.values(), default=0) + self._lost_rounds
+        if releases == 0:
+            return 0.0
+        accountant = self._accounting.rdp.RdpAccountant()
+        event = self._accounting.GaussianDpEvent(self._noise_multiplier / 2)
+        accountant.compose(event, releases)
+        return float(accountant.get_epsilon(self._delta))
+
+    def state(self) -> dict[str, Any]:
+        """Return the counts for a checkpoint."""
+        return {
+            "releases": sorted(self._releases.items()),
+            "lost_rounds": self._lost_rounds,
+        }
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Restore the counts of a checkpoint."""
+        self._releases = Counter({int(c): int(n) for c, n in state["releases"]})
+        self._lost_rounds = state["lost_rounds"]
+
+
+def create_accountant(config: RunConfig) -> ClientAccountant | None:
+    """Return the accountant of a private run, or None."""
+    if config.privacy == "none":
+        return None
+    return ClientAccountant(
+        noise_multiplier=config.privacy_noise_multiplier, delta=config.privacy_delta
+    )
+
+
+def mechanism_epsilon(config: RunConfig) -> float:
+    """Return the parameter that makes Flower's LocalDpMod add noise of z*C.
+
+    The mod's deviation is C sqrt(2 ln(1.25 / delta)) / epsilon. This epsilon is a
+    setting, not the privacy of the run: that is the accountant's.
+    """
+    factor = math.sqrt(2.0 * math.log(1.25 / config.privacy_delta))
+    return factor / config.privacy_noise_multiplier
+
+
+def publishable(noisy: Arrays, broadcast: Arrays) -> Arrays:
+    """Return a reply's arrays from its noisy floats and what is public anyway.
+
+    Integer arrays (numbers of batches) would tell how much data the client has, so
+    the server's own are sent back. Noise can make a variance negative; it is raised.
+    Neither looks at the client's data: nothing is revealed beyond ``noisy``.
+    """
+    arrays = {name: noisy.get(name, array) for name, array in broadcast.items()}
+    for name, array in arrays.items():
+        if name.endswith("running_var"):
+            arrays[name] = np.maximum(array, array.dtype.type(_SMALLEST_VARIANCE))
+    return arrays

@@ -1,0 +1,65 @@
+"""What a round cost, who took part, and whose reply did not count."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from fedbnn_core.replies import StoredReply
+from fedbnn_core.validation import JudgedReply
+
+__all__ = ["RoundTraffic", "weighted_mean"]
+
+
+@dataclass
+class RoundTraffic:
+    """What a round cost and who took part, as the transport saw it."""
+
+    bytes_up: int = 0
+    bytes_down: int = 0
+    train_seconds: float = 0.0
+    losses: dict[int, float] = field(default_factory=dict)
+    """Training loss by partition id."""
+    layer_metrics: dict[int, dict[str, list[float]]] = field(default_factory=dict)
+    """Per-layer figures by partition id."""
+    update_norms: dict[int, float] = field(default_factory=dict)
+    """Norm of (reply - broadcast) by partition id."""
+    rejected: list[dict[str, Any]] = field(default_factory=list)
+    """Replies that did not count: client and reason."""
+    asked: list[int] = field(default_factory=list)
+    """The clients that were sent the round's message."""
+    missing: list[int] = field(default_factory=list)
+    """Clients that had not replied when the round ended."""
+
+    def accept(self, judged: JudgedReply) -> StoredReply:
+        """Note an accepted reply's figures and return what is combined."""
+        client = judged.reply.partition_id
+        self.bytes_up += judged.size_bytes
+        self.update_norms[client] = judged.update_norm
+        if judged.loss is not None:
+            self.losses[client] = judged.loss
+        self.layer_metrics[client] = judged.layer_metrics
+        return judged.reply
+
+    def reject(self, client: int, reason: str) -> None:
+        """Note a reply that does not count."""
+        self.rejected.append({"client": client, "reason": reason})
+
+    def attempt(self) -> dict[str, Any]:
+        """Return who took part, for the metrics of a round that was repeated."""
+        return {
+            "asked": self.asked,
+            "accepted": sorted(self.update_norms),
+            "rejected": self.rejected,
+            "missing": self.missing,
+        }
+
+
+def weighted_mean(
+    replies: Sequence[StoredReply], values: Mapping[int, float]
+) -> float | None:
+    """Return the example-weighted mean of a figure over the clients that gave it."""
+    known = [reply for reply in replies if reply.partition_id in values]
+    total = sum(reply.num_examples for reply in known)
+    if total == 0:
+        return None
+    return sum(values[r.partition_id] * r.num_examples for r in known) / total
