@@ -85,12 +85,19 @@ def follow_simulation(
             on_line=show,
         )
     except KeyboardInterrupt:
-        console.print("Stopped. All processes of the run have ended.")
+        console.print(
+            "Stopped. All processes of the run have ended. "
+            "To go on later: fedbnn resume RUN_DIR"
+        )
         raise typer.Exit(130) from None
     if not result.succeeded or result.directory is None:
         if not verbose:
             console.print("\n".join(tail), markup=False)
-        raise RunError(f"the run did not complete: {result.status}")
+        remedy = f"; to go on: fedbnn resume {result.directory}"
+        raise RunError(
+            f"the run did not complete: {result.status}"
+            f"{remedy if result.directory else ''}"
+        )
     console.print(result_table(result.directory))
 
 
