@@ -4,7 +4,7 @@ import hashlib
 import math
 import shutil
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -357,13 +357,10 @@ class ServerRun:
             max_norm=self.config.robust_clip_norm,
         )
 
-    def _evaluate_candidates(
-        self, candidates: Mapping[str, Arrays | Callable[[], Arrays]]
-    ) -> dict[str, Any]:
+    def _evaluate_candidates(self, candidates: Mapping[str, Arrays]) -> dict[str, Any]:
         """Score each candidate on the validation half; the first may become best."""
         columns: dict[str, Any] = {}
-        for number, (name, candidate) in enumerate(candidates.items()):
-            state = candidate() if callable(candidate) else candidate
+        for number, (name, state) in enumerate(candidates.items()):
             score = self._score(state, self._validation)
             suffix = "" if number == 0 else f"_{name}"
             columns[f"val_accuracy{suffix}"] = score.accuracy

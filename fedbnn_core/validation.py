@@ -235,7 +235,7 @@ def update_norm(arrays: Mapping[str, Array], broadcast: Mapping[str, Array]) -> 
             continue
         before = broadcast.get(name)
         with np.errstate(over="ignore", invalid="ignore"):
-            delta = np.subtract(array, 0.0 if before is None else before)
+            delta = np.asarray(np.subtract(array, 0.0 if before is None else before))
             # numpy's pairwise sum, unlike BLAS, is the same with any number of threads.
             squares = float(np.square(delta, out=delta).sum(dtype=np.float64))
             if not np.isfinite(squares):

@@ -1,7 +1,7 @@
 """What every federated method has to say: the client's half and the server's half."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -21,6 +21,7 @@ from fedbnn_core.training import LocalTask, prefer_channels_last
 __all__ = [
     "ClientUpdate",
     "FloatMethod",
+    "LazyStates",
     "Method",
     "PerClientBytes",
     "RoundResult",
@@ -43,17 +44,35 @@ class ClientUpdate:
     """Per-layer figures by name, one number per binary layer in model order."""
 
 
+class LazyStates(Mapping[str, Arrays]):
+    """States that are made anew whenever they are asked for, to save memory.
+
+    Parameters
+    ----------
+    makers : a function for every state, by name.
+    """
+
+    def __init__(self, makers: Mapping[str, Callable[[], Arrays]]) -> None:
+        self._makers = makers
+
+    def __getitem__(self, name: str) -> Arrays:
+        return self._makers[name]()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._makers)
+
+    def __len__(self) -> int:
+        return len(self._makers)
+
+
 @dataclass(frozen=True)
 class RoundResult:
     """What the server makes of a round's replies."""
 
     broadcast: Arrays
     """The state sent to the clients of the next round."""
-    candidates: Mapping[str, Arrays | Callable[[], Arrays]]
-    """States of the evaluation model to be scored; the first one is the product.
-
-    A large one can be a function that makes it: they are scored one after the other.
-    """
+    candidates: Mapping[str, Arrays]
+    """States of the evaluation model to be scored; the first one is the product."""
     layers: dict[str, dict[str, float]] = field(default_factory=dict)
     """Figures of each binary layer, from the combined state."""
 

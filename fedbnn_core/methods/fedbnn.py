@@ -22,6 +22,7 @@ from fedbnn_core.layers import (
 )
 from fedbnn_core.methods.base import (
     ClientUpdate,
+    LazyStates,
     Method,
     RoundResult,
     load_arrays,
@@ -121,11 +122,13 @@ class FedBNN(Method):
 
         return RoundResult(
             broadcast=state,
-            candidates={
-                "mixed": lambda: state | mixed(),
-                "weights": lambda: state | plain(),
-                "rotated": lambda: state | rotated,
-            },
+            candidates=LazyStates(
+                {
+                    "mixed": lambda: state | mixed(),
+                    "weights": lambda: state | plain(),
+                    "rotated": lambda: state | rotated,
+                }
+            ),
             layers=scalars,
         )
 
