@@ -163,7 +163,7 @@ class RunConfig:
     device: str
     """auto, cpu, cuda, cuda:1, mps, ..."""
     client_threads: int = _within(0, 4096)
-    """Torch threads of a client; 0 leaves the choice to torch."""
+    """Torch threads of a client; 0 is torch's choice. The last bits depend on it."""
     output_dir: str
     """Where run directories are made; relative to where Flower runs the server."""
     run_name: str
