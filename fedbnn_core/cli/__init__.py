@@ -8,9 +8,11 @@ from rich.markup import escape
 
 from fedbnn_core import __version__
 from fedbnn_core.cli import (
+    compare,
     complexity,
     data,
     evaluate,
+    experiment,
     export,
     info,
     partition,
@@ -44,6 +46,8 @@ app = typer.Typer(
 
 
 app.add_typer(data.app, name="data")
+app.add_typer(experiment.app, name="experiment")
+app.command("compare")(compare.compare)
 app.command("complexity")(complexity.complexity)
 app.command("evaluate")(evaluate.evaluate)
 app.command("export")(export.export)

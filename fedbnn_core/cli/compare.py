@@ -1,0 +1,102 @@
+"""`fedbnn compare`: several runs as one table and one plot."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from fedbnn_core.compare import RunFigures
+
+__all__ = ["compare", "plot_runs"]
+
+
+def compare(
+    runs: Annotated[list[Path], typer.Argument(help="Run directories, two or more.")],
+    plot: Annotated[Path, typer.Option(help="Where the plot goes.")] = Path(
+        "compare.png"
+    ),
+    csv: Annotated[
+        Path | None, typer.Option(help="Also write the figures to this CSV file.")
+    ] = None,
+) -> None:
+    """Compare accuracy, traffic, FLOPs, memory and time of finished runs."""
+    from fedbnn_core.compare import as_csv, read_run
+
+    figures = [read_run(path.expanduser()) for path in runs]
+    console = Console(highlight=False)
+    console.print(comparison_table(figures))
+    console.print(
+        "gap: points below the best run; in brackets what test images alone explain\n"
+        "(two standard errors). Runs with other seeds differ by more than that.\n"
+        "paper: convolutions only, binary ones / 58; memory of a 1-bit network / 32.\n"
+        "nominal: trained numbers only. Traffic is that of all rounds and clients."
+    )
+    if csv is not None:
+        csv.write_text(as_csv(figures), encoding="utf-8")
+    plot_runs(figures, plot)
+    console.print(f"Plot: {plot}")
+
+
+def comparison_table(runs: "Sequence[RunFigures]") -> Table:
+    """Return the table: one column per run, one line per figure."""
+    from fedbnn_core.compare import gaps
+
+    table = Table(box=SIMPLE_HEAD)
+    table.add_column("", no_wrap=True)
+    for run in runs:
+        table.add_column(run.name, justify="right", overflow="fold")
+    lines = {
+        "method": [run.method for run in runs],
+        "model": [run.model for run in runs],
+        "data": [f"{run.dataset}, {run.partition}" for run in runs],
+        "rounds (best)": [f"{run.rounds} ({run.best_round})" for run in runs],
+        "test accuracy %": [f"{100 * run.test_accuracy:.2f}" for run in runs],
+        "gap (noise)": [f"{gap:.2f} ({noise:.2f})" for gap, noise in gaps(runs)],
+        "binarized %": [_percent(run.ptb_test_accuracy) for run in runs],
+        "MB up": [f"{run.bytes_up / 1e6:.2f}" for run in runs],
+        "  nominal": [f"{run.bytes_up_nominal / 1e6:.2f}" for run in runs],
+        "MB down": [f"{run.bytes_down / 1e6:.2f}" for run in runs],
+        "  nominal ": [f"{run.bytes_down_nominal / 1e6:.2f}" for run in runs],
+        "FLOPs, paper": [f"{run.flops:.3g}" for run in runs],
+        "  float left": [f"{run.float_flops:.3g}" for run in runs],
+        "  + 1-bit": [f"{run.one_bit_ops:.3g}" for run in runs],
+        "memory MB, paper": [f"{run.memory_mb:.4f}" for run in runs],
+        "  honest": [f"{run.memory_honest_mb:.4f}" for run in runs],
+        "s / round": [f"{run.seconds_per_round:.1f}" for run in runs],
+        "s in all": [f"{run.seconds:.0f}" for run in runs],
+    }
+    for name, cells in lines.items():
+        table.add_row(name, *cells)
+    return table
+
+
+def _percent(share: float | None) -> str:
+    return "is binary" if share is None else f"{100 * share:.2f}"
+
+
+def plot_runs(runs: "Sequence[RunFigures]", path: Path) -> None:
+    """Draw validation accuracy over rounds and over traffic, and final figures."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(14, 4.2), layout="constrained")
+    over_rounds, over_bytes, cost = figure.subplots(1, 3)
+    for run in runs:
+        accuracy = [100 * value for value in run.val_accuracy]
+        megabytes = [total / 1e6 for total in run.total_bytes]
+        over_rounds.plot(run.rounds_seen, accuracy, label=run.name)
+        over_bytes.plot(megabytes, accuracy)
+        cost.scatter([run.memory_honest_mb], [100 * run.test_accuracy])
+    over_rounds.set(xlabel="round", ylabel="validation accuracy %")
+    over_bytes.set(xlabel="MB up and down so far", xscale="log")
+    cost.set(
+        xlabel="model memory MB", ylabel="test accuracy %", xscale="log", title="result"
+    )
+    over_rounds.set_title("by round")
+    over_bytes.set_title("by traffic")
+    figure.legend(loc="outside lower center", fontsize="small")
+    figure.savefig(path, dpi=120)
