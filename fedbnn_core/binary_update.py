@@ -27,18 +27,18 @@ MIN_STEP_SIZE, MAX_STEP_SIZE = 5e-4, 5e-2
 class _StochasticSign(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, alpha: Tensor, uniform: Tensor) -> Tensor:
-        ratio = x / alpha
-        # floor(q + U) clamped to {0, 1} is 1 exactly where q + U >= 1.
-        sign = torch.where(uniform.add(ratio, alpha=0.5) >= 0.5, 1.0, -1.0)
-        inside = ratio.abs() <= 1.0
-        # Beyond +-alpha the sign is certain, so c = S / alpha there too.
-        ctx.save_for_backward(inside, sign - ratio * inside)
-        return alpha * sign
+        # floor(q + U) clamped to {0, 1} is 1 exactly where q + U >= 1, and
+        # q - 1 = (x/alpha - 1)/2. The sum is never -0, so copysign gives + at 0.
+        signed = torch.copysign(alpha, uniform.add(x / alpha - 1.0, alpha=0.5))
+        ctx.save_for_backward(x, alpha, signed)
+        return signed
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor, Tensor, None]:
-        inside, c = ctx.saved_tensors
-        return g * inside, (g * c).sum(), None
+        x, alpha, signed = ctx.saved_tensors
+        inside = x.abs() <= alpha
+        # Beyond +-alpha the sign is certain, so c = S / alpha there.
+        return g * inside, (g * (signed - x * inside)).sum() / alpha, None
 
 
 def stochastic_sign(x: Tensor, alpha: Tensor, uniform: Tensor) -> Tensor:
