@@ -75,9 +75,8 @@ class PlannedRun:
         # Names start with the time, so the newest is last.
         for path in sorted(self.folder.glob("*/config.json"), reverse=True):
             directory = RunDirectory(path.parent)
-            if is_finished(directory) != finished:
-                continue
-            if stored_identity(directory) == wanted:
+            fits = is_finished(directory) if finished else _can_go_on(directory)
+            if fits and stored_identity(directory) == wanted:
                 return directory
         return None
 
@@ -153,3 +152,8 @@ def is_finished(directory: RunDirectory) -> bool:
     if not (directory.path / "summary.json").is_file():
         return False
     return directory.read_json("summary.json").get("status") != "stopped"
+
+
+def _can_go_on(directory: RunDirectory) -> bool:
+    checkpoints = directory.path / "checkpoints"
+    return not is_finished(directory) and any(checkpoints.glob("*"))

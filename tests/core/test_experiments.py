@@ -211,6 +211,9 @@ def test_a_run_is_done_if_its_very_config_has_a_result(tmp_path):
 
     (done / "summary.json").unlink()
     assert run.finished() is None
+    # Without a checkpoint there is nothing to go on from.
+    assert run.interrupted() is None
+    (done / "checkpoints" / "round-1").mkdir(parents=True)
     assert run.interrupted().path == done
 
 
