@@ -8,6 +8,7 @@ from rich.markup import escape
 
 from fedbnn_core import __version__
 from fedbnn_core.cli import (
+    bench,
     compare,
     complexity,
     data,
@@ -47,6 +48,7 @@ app = typer.Typer(
 
 app.add_typer(data.app, name="data")
 app.add_typer(experiment.app, name="experiment")
+app.command("bench")(bench.bench)
 app.command("compare")(compare.compare)
 app.command("complexity")(complexity.complexity)
 app.command("evaluate")(evaluate.evaluate)

@@ -7,8 +7,9 @@ import pytest
 import torch
 from torch import nn
 
+from fedbnn_core.data import load_dataset
 from fedbnn_core.data.batches import normalise
-from fedbnn_core.errors import ConfigError
+from fedbnn_core.errors import ConfigError, DataError
 from fedbnn_core.export import export_packed, pack
 from fedbnn_core.layers import BinaryOptions, binary_layers, deployed
 from fedbnn_core.models import ModelSpec, build_model
@@ -196,3 +197,32 @@ def test_export_leaves_the_model_as_it_was() -> None:
     assert model.training
     after = model.state_dict()
     assert all(torch.equal(before[key], after[key]) for key in before)
+
+
+def test_all_classes_of_the_fashion_mnist_test_set_are_the_same() -> None:
+    try:
+        data = load_dataset("fmnist")
+    except DataError as error:
+        pytest.skip(str(error))
+    shape = (1, 28, 28)
+    model = network("cnn4", shape)
+    graph = pack(
+        model,
+        class_names=data.class_names,
+        mean=data.mean,
+        std=data.std,
+        input_shape=shape,
+    )
+    images = np.ascontiguousarray(data.x_test)
+    assert len(images) == 10_000
+    with torch.no_grad():
+        expected = np.concatenate(
+            [
+                model(normalise(torch.from_numpy(part), data.mean, data.std)).numpy()
+                for part in np.split(images, 20)
+            ]
+        )
+    actual = PackedModel(encode(graph)).logits(images, layout="NCHW")
+    np.testing.assert_array_equal(actual.argmax(axis=1), expected.argmax(axis=1))
+    # Only the classifier's sum rounds differently: no bit may have flipped.
+    np.testing.assert_allclose(actual, expected, atol=1e-5 * np.abs(expected).max())

@@ -6,13 +6,30 @@ static inline __attribute__((always_inline)) void
 block_mismatches(const uint8_t *patches, size_t patch_bytes, size_t n,
                  const uint8_t *weights, uint16_t *counts, size_t count_stride,
                  const int wide) {
-    size_t p = 0;
-    for (; p + 4 <= n; p += 4)
-        tile_mismatches(patches + p * patch_bytes, patch_bytes, weights,
-                        counts + p * count_stride, count_stride, 4, wide);
-    for (; p < n; p++)
-        tile_mismatches(patches + p * patch_bytes, patch_bytes, weights,
-                        counts + p * count_stride, count_stride, 1, wide);
+    /* Tiles of equal size: 9 patches are 3 + 3 + 3, since 4 + 4 + 1 takes longer. */
+    for (size_t tiles = (n + 3) / 4; tiles > 0; tiles--) {
+        size_t tile = (n + tiles - 1) / tiles;
+        switch (tile) {
+        case 4:
+            tile_mismatches(patches, patch_bytes, weights, counts, count_stride, 4,
+                            wide);
+            break;
+        case 3:
+            tile_mismatches(patches, patch_bytes, weights, counts, count_stride, 3,
+                            wide);
+            break;
+        case 2:
+            tile_mismatches(patches, patch_bytes, weights, counts, count_stride, 2,
+                            wide);
+            break;
+        default:
+            tile_mismatches(patches, patch_bytes, weights, counts, count_stride, 1,
+                            wide);
+        }
+        patches += tile * patch_bytes;
+        counts += tile * count_stride;
+        n -= tile;
+    }
 }
 
 static void mismatches(const uint8_t *patches, size_t patch_bytes, size_t n,

@@ -1,5 +1,7 @@
 #include "execute.h"
 
+#include "gather.h"
+
 #include <string.h>
 
 typedef struct {
@@ -8,7 +10,8 @@ typedef struct {
     const arena *a;
     uint8_t *scratch;
     int32_t *sums;
-    size_t begin, end; /* this part's rows or positions of the output */
+    size_t width;      /* columns of the output that are computed */
+    size_t begin, end; /* this part's rows or positions of those */
 } task;
 
 /* Scratch is cut into regions that start at multiples of 64 bytes. */
@@ -31,10 +34,10 @@ uint64_t fbnn_scratch_bytes(const operation *op) {
         if (op->flags & FLAG_DEPTHWISE)
             return op->kernel_h *
                        padded_row_bytes(op, pixel_bytes(op->in.channels)) +
-                   region(row_counts(op) * sizeof(uint16_t) + 64) +
-                   region(op->padded / 8);
+                   region(row_counts(op) * sizeof(uint16_t) + 64);
         return region(CHUNK * op->patch_bytes) +
-               region(CHUNK * op->padded * sizeof(uint16_t)) + region(op->padded / 8);
+               region(CHUNK * op->padded * sizeof(uint16_t) + 64) +
+               region(fbnn_gather_bytes(op));
     case OP_LINEAR:
         return region((uint64_t)op->fan_in * sizeof(float)) +
                region(op->padded * sizeof(float));
@@ -56,35 +59,53 @@ static epilogue epilogue_at(const task *t, size_t position) {
     return e;
 }
 
-static void finish_counts_at(const task *t, size_t position, const uint16_t *counts,
-                             uint8_t *bits) {
+/* Finish n neighbouring positions of a binary convolution. */
+static void finish_sums(const task *t, size_t position, size_t n,
+                        const uint16_t *counts, size_t count_stride) {
     const operation *op = t->op;
     const kernel_set *k = t->model->kernels;
-    size_t channels = op->out.channels;
+    size_t channels = op->out.channels, bytes = pixel_bytes(op->out.channels);
     if (t->sums)
-        for (size_t c = 0; c < channels; c++)
-            t->sums[position * channels + c] = (int32_t)op->fan_in - 2 * counts[c];
+        for (size_t i = 0; i < n * channels; i++)
+            t->sums[position * channels + i] =
+                (int32_t)op->fan_in -
+                2 * counts[i / channels * count_stride + i % channels];
     if (op->flags & FLAG_THRESHOLD) {
-        size_t bytes = pixel_bytes(op->out.channels);
-        k->compare(counts, op->thresholds, op->flips, op->padded, bits);
-        memcpy(t->a->bits[op->out_bits] + position * bytes, bits, bytes);
-    } else {
-        epilogue e = epilogue_at(t, position);
-        k->finish_counts(counts, op->fan_in, channels, &e);
+        k->compare(counts, count_stride, n, op->thresholds, op->flips,
+                   t->a->bits[op->out_bits] + position * bytes, bytes);
+        return;
     }
+    for (size_t i = 0; i < n; i++) {
+        epilogue e = epilogue_at(t, position + i);
+        k->finish_counts(counts + i * count_stride, op->fan_in, channels, &e);
+    }
+}
+
+static float input_value(const task *t, image input, size_t at, size_t c) {
+    return input.pixels ? t->model->pixel_table[c * 256 + input.pixels[at]]
+                        : input.normalised[at];
 }
 
 static void run_input(const task *t, image input) {
     const operation *op = t->op;
-    const float *table = t->model->pixel_table;
-    float *values = (float *)(void *)t->scratch;
-    size_t channels = op->in.channels;
-    for (size_t i = t->begin; i < t->end; i++) {
-        for (size_t c = 0; c < channels; c++)
-            values[c] = input.pixels ? table[c * 256 + input.pixels[i * channels + c]]
-                                     : input.normalised[i * channels + c];
-        epilogue e = epilogue_at(t, i);
-        t->model->kernels->finish_floats(values, channels, &e);
+    size_t channels = op->in.channels, bytes = pixel_bytes(op->in.channels);
+    if (op->out_float != FBNN_NO_SLOT) {
+        float *out = t->a->floats[op->out_float];
+        for (size_t i = t->begin; i < t->end; i++)
+            for (size_t c = 0; c < channels; c++)
+                out[i * channels + c] = input_value(t, input, i * channels + c, c);
+    }
+    if (op->out_bits != FBNN_NO_SLOT) {
+        uint8_t *out = t->a->bits[op->out_bits];
+        for (size_t i = t->begin; i < t->end; i++)
+            for (size_t c = 0; c < channels; c += 8) {
+                unsigned byte = 0;
+                for (size_t b = 0; b < 8 && c + b < channels; b++) {
+                    size_t at = i * channels + c + b;
+                    byte |= (unsigned)(input_value(t, input, at, c + b) >= 0.0f) << b;
+                }
+                out[i * bytes + c / 8] = (uint8_t)byte;
+            }
     }
 }
 
@@ -132,19 +153,13 @@ static void run_conv(const task *t) {
     }
 }
 
-static void one_padding(uint32_t channels, uint8_t *pixel) {
-    memset(pixel, 0xFF, pixel_bytes(channels));
-    if (channels % 8) pixel[channels / 8] = (uint8_t)((1u << channels % 8) - 1);
-}
-
 static void run_depthwise(const task *t) {
     const operation *op = t->op;
     size_t pixel = pixel_bytes(op->in.channels), row = padded_row_bytes(op, pixel);
     size_t segment = depthwise_segment(op);
     uint16_t *counts = (uint16_t *)(void *)(t->scratch + op->kernel_h * row);
-    uint8_t *bits = (uint8_t *)counts + region(row_counts(op) * sizeof(uint16_t) + 64);
     uint8_t ones[16384 / 8];
-    one_padding(op->in.channels, ones);
+    fbnn_one_padding(op->in.channels, ones);
     const uint8_t *taps[15 * 15];
     for (size_t y = t->begin; y < t->end; y++) {
         for (size_t i = 0; i < op->kernel_h; i++)
@@ -160,55 +175,8 @@ static void run_depthwise(const task *t) {
                                          op->fan_in, n * pixel,
                                          counts + x * pixel * 8);
         }
-        for (size_t x = 0; x < op->out.width; x++)
-            finish_counts_at(t, y * op->out.width + x, counts + x * pixel * 8, bits);
+        finish_sums(t, y * op->out.width, op->out.width, counts, pixel * 8);
     }
-}
-
-/* Gather the bits under the kernel at output (y, x), tap by tap. */
-static void gather_bytes(const operation *op, const uint8_t *input, size_t y, size_t x,
-                         const uint8_t *ones, uint8_t *patch) {
-    size_t pixel = pixel_bytes(op->in.channels);
-    long top = (long)(y * op->stride) - (long)op->pad_top;
-    long left = (long)(x * op->stride) - (long)op->pad_left;
-    int across = left >= 0 && left + (long)op->kernel_w <= (long)op->in.width;
-    for (long row = top; row < top + (long)op->kernel_h; row++) {
-        int inside = row >= 0 && row < (long)op->in.height;
-        const uint8_t *from = input + row * (long)op->in.width * (long)pixel;
-        if (inside && across) {
-            memcpy(patch, from + left * (long)pixel, op->kernel_w * pixel);
-            patch += op->kernel_w * pixel;
-            continue;
-        }
-        for (long column = left; column < left + (long)op->kernel_w; column++) {
-            int valid = inside && column >= 0 && column < (long)op->in.width;
-            memcpy(patch, valid ? from + column * (long)pixel : ones, pixel);
-            patch += pixel;
-        }
-    }
-}
-
-/* The same for fewer than 8 channels, whose taps share bytes. */
-static void gather_bits(const operation *op, const uint8_t *input, size_t y, size_t x,
-                        uint8_t ones, uint8_t *patch) {
-    long top = (long)(y * op->stride) - (long)op->pad_top;
-    long left = (long)(x * op->stride) - (long)op->pad_left;
-    uint32_t gathered = 0, filled = 0;
-    for (long row = top; row < top + (long)op->kernel_h; row++)
-        for (long column = left; column < left + (long)op->kernel_w; column++) {
-            int valid = row >= 0 && row < (long)op->in.height && column >= 0 &&
-                        column < (long)op->in.width;
-            uint32_t bits =
-                valid ? input[(size_t)row * op->in.width + (size_t)column] : ones;
-            gathered |= bits << filled;
-            filled += op->in.channels;
-            if (filled >= 8) {
-                *patch++ = (uint8_t)gathered;
-                gathered >>= 8;
-                filled -= 8;
-            }
-        }
-    if (filled) *patch = (uint8_t)gathered;
 }
 
 static void run_bconv(const task *t) {
@@ -216,43 +184,61 @@ static void run_bconv(const task *t) {
     const kernel_set *k = t->model->kernels;
     uint8_t *patches = t->scratch;
     uint16_t *counts = (uint16_t *)(void *)(patches + region(CHUNK * op->patch_bytes));
-    uint8_t *bits = (uint8_t *)counts + region(CHUNK * op->padded * sizeof(uint16_t));
-    const uint8_t *input = t->a->bits[op->input];
-    uint8_t ones[16384 / 8];
-    one_padding(op->in.channels, ones);
+    gatherer g;
+    fbnn_gather_begin(&g, op, t->a->bits[op->input],
+                      (uint8_t *)counts +
+                          region(CHUNK * op->padded * sizeof(uint16_t) + 64));
     memset(patches, 0, CHUNK * op->patch_bytes);
     size_t blocks = (op->out.channels + k->lanes - 1) / k->lanes;
     for (size_t begin = t->begin; begin < t->end; begin += CHUNK) {
         size_t n = t->end - begin < CHUNK ? t->end - begin : CHUNK;
-        for (size_t i = 0; i < n; i++) {
-            size_t y = (begin + i) / op->out.width, x = (begin + i) % op->out.width;
-            uint8_t *patch = patches + i * op->patch_bytes;
-            if (op->in.channels < 8)
-                gather_bits(op, input, y, x, ones[0], patch);
-            else
-                gather_bytes(op, input, y, x, ones, patch);
-        }
+        size_t y = begin / t->width, x = begin % t->width;
+        fbnn_gather(&g, y, x, t->width, n, patches);
         k->mismatches(patches, op->patch_bytes, n, op->bit_weights, blocks, counts,
                       op->padded);
-        for (size_t i = 0; i < n; i++)
-            finish_counts_at(t, begin + i, counts + i * op->padded, bits);
+        for (size_t i = 0; i < n; y++, x = 0) {
+            size_t run = t->width - x < n - i ? t->width - x : n - i;
+            finish_sums(t, y * op->out.width + x, run, counts + i * op->padded,
+                        op->padded);
+            i += run;
+        }
     }
+}
+
+/* OR of `size` bytes (at most 8) under the window; flipped twice it is an AND. */
+static inline uint64_t any_of(const operation *op, const uint8_t *first, size_t pixel,
+                              uint64_t flip, size_t size) {
+    uint64_t any = 0;
+    for (size_t r = 0; r < op->kernel_h; r++)
+        for (size_t c = 0; c < op->kernel_w; c++) {
+            uint64_t word = 0;
+            memcpy(&word, first + (r * op->in.width + c) * pixel, size);
+            any |= word ^ flip;
+        }
+    return any ^ flip;
 }
 
 /* Maximum of bits: OR; channels in the mask take the minimum, an AND. */
 static void run_bitpool(const task *t) {
     const operation *op = t->op;
-    size_t pixel = pixel_bytes(op->in.channels), width = op->in.width;
+    size_t pixel = pixel_bytes(op->in.channels);
     for (size_t i = t->begin; i < t->end; i++) {
         size_t y = i / op->out.width * op->stride, x = i % op->out.width * op->stride;
         uint8_t *out = t->a->bits[op->out_bits] + i * pixel;
-        const uint8_t *first = t->a->bits[op->input] + (y * width + x) * pixel;
-        for (size_t b = 0; b < pixel; b++) {
-            uint8_t flip = op->mask ? op->mask[b] : 0, any = 0;
-            for (size_t r = 0; r < op->kernel_h; r++)
-                for (size_t c = 0; c < op->kernel_w; c++)
-                    any |= first[(r * width + c) * pixel + b] ^ flip;
-            out[b] = any ^ flip;
+        const uint8_t *first = t->a->bits[op->input] + (y * op->in.width + x) * pixel;
+        for (size_t at = 0; at < pixel;) {
+            size_t size = pixel - at >= 8 ? 8 : pixel - at >= 4 ? 4 : 1;
+            uint64_t flip = 0, word;
+            if (op->mask) memcpy(&flip, op->mask + at, size);
+            /* Constant sizes let the compiler turn the copies into loads. */
+            if (size == 8)
+                word = any_of(op, first + at, pixel, flip, 8);
+            else if (size == 4)
+                word = any_of(op, first + at, pixel, flip, 4);
+            else
+                word = any_of(op, first + at, pixel, flip, 1);
+            memcpy(out + at, &word, size);
+            at += size;
         }
     }
 }
@@ -315,8 +301,10 @@ static void run_linear(const task *t) {
 void fbnn_execute(const fbnn_model *m, const operation *op, image input, const arena *a,
                   uint8_t *scratch, unsigned part, unsigned parts, int32_t *sums) {
     int by_row = op->kind == OP_CONV || op->flags & FLAG_DEPTHWISE;
-    uint64_t units = by_row ? op->out.height : positions(op->out);
-    task t = {m, op, a, scratch, sums, 0, 0};
+    size_t height = sums ? op->out.height : op->used_h;
+    size_t width = sums ? op->out.width : op->used_w;
+    uint64_t units = by_row ? height : (uint64_t)height * width;
+    task t = {m, op, a, scratch, sums, width, 0, 0};
     t.begin = (size_t)(units * part / parts);
     t.end = (size_t)(units * (part + 1) / parts);
     if (t.begin == t.end) return;

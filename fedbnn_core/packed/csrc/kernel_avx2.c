@@ -180,19 +180,13 @@ static inline __m256i not_above(const uint16_t *counts, const uint16_t *threshol
     return _mm256_cmpeq_epi16(_mm256_min_epu16(c, t), c);
 }
 
-static void compare(const uint16_t *counts, const uint16_t *thresholds,
-                    const uint8_t *flips, size_t n, uint8_t *bits) {
-    for (size_t c = 0; c < n; c += 32) {
-        __m256i packed = _mm256_packs_epi16(not_above(counts + c, thresholds + c),
-                                            not_above(counts + c + 16,
-                                                      thresholds + c + 16));
-        uint32_t flip, mask = (uint32_t)_mm256_movemask_epi8(
-                           _mm256_permute4x64_epi64(packed, 0xD8));
-        memcpy(&flip, flips + c / 8, sizeof flip);
-        mask ^= flip;
-        memcpy(bits + c / 8, &mask, sizeof mask);
-    }
+static inline uint32_t compare32(const uint16_t *counts, const uint16_t *thresholds) {
+    __m256i packed = _mm256_packs_epi16(not_above(counts, thresholds),
+                                        not_above(counts + 16, thresholds + 16));
+    return (uint32_t)_mm256_movemask_epi8(_mm256_permute4x64_epi64(packed, 0xD8));
 }
+
+#include "compare_x86.h"
 
 const kernel_set fbnn_avx2 = {
     .name = "avx2",

@@ -97,18 +97,12 @@ tile_mismatches(const uint8_t *patches, size_t patch_bytes, const uint8_t *weigh
 enum { LANES = 16 };
 #include "blocks.h"
 
-static void compare(const uint16_t *counts, const uint16_t *thresholds,
-                    const uint8_t *flips, size_t n, uint8_t *bits) {
-    for (size_t c = 0; c < n; c += 32) {
-        uint32_t flip;
-        memcpy(&flip, flips + c / 8, sizeof flip);
-        uint32_t mask =
-            _mm512_cmple_epu16_mask(_mm512_loadu_si512(counts + c),
-                                    _mm512_loadu_si512(thresholds + c)) ^
-            flip;
-        memcpy(bits + c / 8, &mask, sizeof mask);
-    }
+static inline uint32_t compare32(const uint16_t *counts, const uint16_t *thresholds) {
+    return _mm512_cmple_epu16_mask(_mm512_loadu_si512(counts),
+                                   _mm512_loadu_si512(thresholds));
 }
+
+#include "compare_x86.h"
 
 const kernel_set fbnn_avx512 = {
     .name = "avx512",

@@ -114,14 +114,17 @@ tile_mismatches(const uint8_t *patches, size_t patch_bytes, const uint8_t *weigh
 enum { LANES = 16 };
 #include "blocks.h"
 
-static void compare(const uint16_t *counts, const uint16_t *thresholds,
-                    const uint8_t *flips, size_t n, uint8_t *bits) {
+static void compare(const uint16_t *counts, size_t count_stride, size_t n,
+                    const uint16_t *thresholds, const uint8_t *flips, uint8_t *bits,
+                    size_t bytes) {
     const uint16_t weights[8] = {1, 2, 4, 8, 16, 32, 64, 128};
     const uint16x8_t weight = vld1q_u16(weights);
-    for (size_t c = 0; c < n; c += 8) {
-        uint16x8_t below = vcleq_u16(vld1q_u16(counts + c), vld1q_u16(thresholds + c));
-        bits[c / 8] = (uint8_t)(vaddvq_u16(vandq_u16(below, weight)) ^ flips[c / 8]);
-    }
+    for (size_t p = 0; p < n; p++, counts += count_stride, bits += bytes)
+        for (size_t at = 0; at < bytes; at++) {
+            uint16x8_t below =
+                vcleq_u16(vld1q_u16(counts + at * 8), vld1q_u16(thresholds + at * 8));
+            bits[at] = (uint8_t)(vaddvq_u16(vandq_u16(below, weight)) ^ flips[at]);
+        }
 }
 
 const kernel_set fbnn_neon = {

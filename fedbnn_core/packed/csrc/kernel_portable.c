@@ -106,14 +106,16 @@ static void mismatches(const uint8_t *patches, size_t patch_bytes, size_t n,
                 patches + p * patch_bytes, weights + c * patch_bytes, patch_bytes);
 }
 
-static void compare(const uint16_t *counts, const uint16_t *thresholds,
-                    const uint8_t *flips, size_t n, uint8_t *bits) {
-    for (size_t c = 0; c < n; c += 8) {
-        unsigned byte = 0;
-        for (size_t i = 0; i < 8; i++)
-            byte |= (unsigned)(counts[c + i] <= thresholds[c + i]) << i;
-        bits[c / 8] = (uint8_t)(byte ^ flips[c / 8]);
-    }
+static void compare(const uint16_t *counts, size_t count_stride, size_t n,
+                    const uint16_t *thresholds, const uint8_t *flips, uint8_t *bits,
+                    size_t bytes) {
+    for (size_t p = 0; p < n; p++, counts += count_stride, bits += bytes)
+        for (size_t at = 0; at < bytes; at++) {
+            unsigned byte = 0;
+            for (size_t i = 0; i < 8; i++)
+                byte |= (unsigned)(counts[at * 8 + i] <= thresholds[at * 8 + i]) << i;
+            bits[at] = (uint8_t)(byte ^ flips[at]);
+        }
 }
 
 const kernel_set fbnn_portable = {

@@ -25,9 +25,12 @@ typedef struct {
     void (*mismatches)(const uint8_t *patches, size_t patch_bytes, size_t n,
                        const uint8_t *weights, size_t blocks, uint16_t *counts,
                        size_t count_stride);
-    /* bits[c] = (counts[c] <= thresholds[c]) ^ flips[c]; n is a multiple of 32. */
-    void (*compare)(const uint16_t *counts, const uint16_t *thresholds,
-                    const uint8_t *flips, size_t n, uint8_t *bits);
+    /* For each of n positions: bit c = (counts[c] <= thresholds[c]) ^ flips[c].
+     * thresholds and flips are padded to whole blocks of 32 channels; counts may be
+     * read, but mean nothing, there. A position has `bytes` bytes of bits. */
+    void (*compare)(const uint16_t *counts, size_t count_stride, size_t n,
+                    const uint16_t *thresholds, const uint8_t *flips, uint8_t *bits,
+                    size_t bytes);
     /* Depthwise: counts of 8 * bytes channels; taps[t] points to tap t's input bits,
      * its filters' bits start at weights + t * weight_stride. */
     void (*depthwise)(const uint8_t *const *taps, const uint8_t *weights,

@@ -42,8 +42,9 @@ typedef struct {
     uint32_t kernel_h, kernel_w, stride;
     uint32_t pad_top, pad_left, pad_bottom, pad_right;
     shape in, out;
+    uint32_t used_h, used_w; /* rows and columns of the output that are ever read */
     uint32_t fan_in;      /* weights per output of a binary convolution */
-    size_t patch_bytes;   /* bytes of one gathered patch, a multiple of 8 */
+    size_t patch_bytes;   /* bytes of one gathered patch, whole kernel steps */
     size_t padded;        /* output channels rounded up to whole kernel blocks */
     uint8_t *bit_weights; /* kernel layout; depthwise: [tap][channel bytes] */
     float *weights;       /* [input][padded output], CONV and LINEAR */

@@ -1,5 +1,8 @@
 /* The Python extension fedbnn_core.packed._native: thin, checks buffer sizes only.
  * Limited API of Python 3.11, so that one build serves all later versions. */
+#if !defined(_WIN32)
+#define _POSIX_C_SOURCE 200809L
+#endif
 #define PY_SSIZE_T_CLEAN
 #ifndef Py_LIMITED_API
 #define Py_LIMITED_API 0x030B0000
@@ -8,7 +11,7 @@
 
 #include "fbnn.h"
 
-#include <string.h>
+#include <time.h>
 
 static const char CAPSULE[] = "fedbnn_core.packed._native.model";
 
@@ -119,6 +122,31 @@ done:
     return result;
 }
 
+/* Seconds that a chain of 2^20 dependent additions takes: one cycle each on the CPUs
+ * at hand. None where it is not known how to keep a compiler from shortening it. */
+static PyObject *py_cycle_chain(PyObject *self, PyObject *unused) {
+    (void)self, (void)unused;
+#if (defined(__x86_64__) || defined(__aarch64__)) && !defined(_WIN32)
+    struct timespec begin, end;
+    unsigned long x = 0, one = 1; /* newer CPUs add constants in no time at all */
+    clock_gettime(CLOCK_MONOTONIC, &begin);
+    for (int i = 0; i < 1 << 16; i++) {
+#if defined(__x86_64__)
+#define STEP "add %1, %0\n\t"
+#else
+#define STEP "add %0, %0, %1\n\t"
+#endif
+#define FOUR STEP STEP STEP STEP
+        __asm__ volatile(FOUR FOUR FOUR FOUR : "+r"(x) : "r"(one));
+    }
+    clock_gettime(CLOCK_MONOTONIC, &end);
+    return PyFloat_FromDouble((double)(end.tv_sec - begin.tv_sec) +
+                              1e-9 * (double)(end.tv_nsec - begin.tv_nsec));
+#else
+    Py_RETURN_NONE;
+#endif
+}
+
 static PyMethodDef methods[] = {
     {"kernels", py_kernels, METH_NOARGS, "Names of the usable kernels, fastest first."},
     {"open", py_open, METH_VARARGS, "open(file, kernel, threads) -> model"},
@@ -126,6 +154,8 @@ static PyMethodDef methods[] = {
     {"logits", py_logits, METH_VARARGS, "logits(model, images, normalised, n, out)"},
     {"preactivations", py_preactivations, METH_VARARGS,
      "preactivations(model, image, operation) -> bytes of int32"},
+    {"cycle_chain", py_cycle_chain, METH_NOARGS,
+     "cycle_chain() -> seconds of 2**20 dependent additions, or None"},
     {NULL, NULL, 0, NULL}};
 
 static struct PyModuleDef definition = {

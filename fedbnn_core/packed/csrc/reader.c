@@ -223,6 +223,39 @@ static fbnn_status take_header(cursor *file, fbnn_model *m, slot_shapes *s) {
     return take(file, h[59], &h); /* the architecture's name is for people */
 }
 
+static int reads(const operation *op, uint8_t slot, int of_bits) {
+    if (!of_bits && op->residual == slot) return 1;
+    return op->kind != OP_INPUT && op->input == slot && reads_bits(op) == of_bits;
+}
+
+/* A pooling window that does not fit at the border leaves the last rows and columns of
+ * its input unread: a convolution in front of it need not compute them. */
+static void find_used(fbnn_model *m, uint32_t index) {
+    operation *op = &m->ops[index];
+    uint32_t height = 0, width = 0;
+    for (int of_bits = 0; of_bits < 2; of_bits++) {
+        uint8_t slot = of_bits ? op->out_bits : op->out_float;
+        for (uint32_t i = index + 1; slot != FBNN_NO_SLOT && i < m->operations; i++) {
+            const operation *next = &m->ops[i];
+            if (reads(next, slot, of_bits)) {
+                int pools = next->kind == OP_BITPOOL || next->kind == OP_MAXPOOL;
+                uint32_t rows = pools ? (next->out.height - 1) * next->stride +
+                                            next->kernel_h
+                                      : op->out.height;
+                uint32_t columns = pools ? (next->out.width - 1) * next->stride +
+                                               next->kernel_w
+                                         : op->out.width;
+                if (rows > height) height = rows;
+                if (columns > width) width = columns;
+            }
+            if ((of_bits ? next->out_bits : next->out_float) == slot) break;
+        }
+    }
+    int convolves = op->kind == OP_BCONV || op->kind == OP_CONV;
+    op->used_h = convolves && height ? height : op->out.height;
+    op->used_w = convolves && height ? width : op->out.width;
+}
+
 /* On an error the caller releases what was reserved so far. */
 fbnn_status fbnn_read(fbnn_model *m, const uint8_t *bytes, size_t size) {
     cursor file = {bytes, size};
@@ -235,6 +268,7 @@ fbnn_status fbnn_read(fbnn_model *m, const uint8_t *bytes, size_t size) {
     for (uint32_t i = 0; i < m->operations; i++)
         TRY(take_operation(&file, &m->ops[i], &s, m));
     REQUIRE(file.left == 0, FBNN_ERROR_TRUNCATED);
+    for (uint32_t i = 0; i < m->operations; i++) find_used(m, i);
     const operation *last = &m->ops[m->operations - 1];
     REQUIRE(last->out_float != FBNN_NO_SLOT && positions(last->out) == 1 &&
                 last->out.channels == m->classes,

@@ -46,7 +46,8 @@ static fbnn_status take_dense_bits(cursor *file, operation *op, fbnn_model *m) {
     const uint8_t *from;
     uint64_t bits = (uint64_t)op->out.channels * op->fan_in;
     TRY(take(file, (bits + 7) / 8, &from));
-    op->patch_bytes = round_up(raw_patch_bytes(taps, channels), 8);
+    op->patch_bytes =
+        round_up(raw_patch_bytes(taps, channels), m->kernels->step_bytes);
     TRY(fbnn_reserve(m, (uint64_t)op->padded * op->patch_bytes, 1, &op->bit_weights));
     uint8_t *patch = malloc(op->patch_bytes);
     REQUIRE(patch, FBNN_ERROR_MEMORY);

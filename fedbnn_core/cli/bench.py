@@ -1,0 +1,60 @@
+"""`fedbnn bench`: a packed network against float32 and int8 runtimes."""
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+__all__ = ["bench"]
+
+
+def bench(
+    model: Annotated[
+        str, typer.Option(help="cnn4, resnet10, resnet18 or convnext-tiny.")
+    ] = "resnet18",
+    threads: Annotated[int, typer.Option(min=1, help="Threads of each runtime.")] = 1,
+    batch: Annotated[
+        list[int] | None, typer.Option(min=1, help="Images per run; repeatable. [1]")
+    ] = None,
+    kernel: Annotated[str, typer.Option(help="Kernel of the packed network.")] = "auto",
+    rounds: Annotated[
+        int, typer.Option(min=1, help="Windows per runtime; the best one counts.")
+    ] = 100,
+    as_json: Annotated[
+        bool,
+        typer.Option("--json", help="Print JSON: an object, or a list of several."),
+    ] = False,
+) -> None:
+    """Time a packed network beside PyTorch and ONNX Runtime, float32 and int8."""
+    from fedbnn_core.speed import compare
+
+    console = Console(highlight=False)
+    lines = [
+        compare(model, threads=threads, batch=size, kernel=kernel, rounds=rounds)
+        for size in batch or [1]
+    ]
+    if as_json:
+        found = [asdict(line) for line in lines]
+        console.print_json(data=found if len(found) > 1 else found[0])
+        return
+    for line in lines:
+        table = Table("", "ms", "times as long", title=f"{model}, batch {line.batch}")
+        for name, value in (
+            (f"packed, {line.kernel}", line.packed_ms),
+            ("PyTorch float32", line.torch_fp32_ms),
+            ("ONNX Runtime float32", line.onnxruntime_fp32_ms),
+            ("ONNX Runtime int8", line.onnxruntime_int8_ms),
+        ):
+            if value is None:
+                table.add_row(name, "not installed", "")
+            else:
+                table.add_row(name, f"{value:.3f}", f"{value / line.packed_ms:.2f}")
+        console.print(table)
+        clock = f" at {line.clock_ghz:.2f} GHz" if line.clock_ghz else ""
+        cycle = f", {line.macs_per_cycle:.0f} MAC/cycle" if line.macs_per_cycle else ""
+        console.print(
+            f"{threads} thread(s), {line.gmacs_per_second:.0f} GMAC/s{cycle}{clock}, "
+            f"file {line.file_bytes:,} bytes; best of {rounds} windows each."
+        )
