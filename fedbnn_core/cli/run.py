@@ -99,6 +99,29 @@ def follow_simulation(
             f"{remedy if result.directory else ''}"
         )
     console.print(result_table(result.directory))
+    _export(result.directory, console)
+
+
+def _export(directory: Path, console: Console) -> None:
+    """Write the run's 1-bit model beside its results; a float run has none."""
+    from fedbnn_core.run_directory import RunDirectory
+
+    if not RunDirectory(directory).read_json("summary.json")["one_bit_bytes"]:
+        return
+    from fedbnn_core.run_export import export_run
+
+    path = directory / "model.fbnn"
+    try:
+        size = export_run(directory, path)
+    except ConfigError as error:
+        console.print(f"No packed model: {error}", markup=False)
+        return
+    console.print(
+        f"Packed 1-bit model: {path} ({size:,} bytes); "
+        "see fedbnn info, predict and evaluate.",
+        markup=False,
+        soft_wrap=True,
+    )
 
 
 def parse_overrides(pairs: list[str]) -> dict[str, Value]:

@@ -1,14 +1,17 @@
 """Export of a finished run."""
 
 import json
+from io import StringIO
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
 from typer.testing import CliRunner
 
 from fedbnn_core.cli import app
+from fedbnn_core.cli.run import _export
 from fedbnn_core.config import RunConfig
 from fedbnn_core.data.batches import normalise
 from fedbnn_core.errors import ConfigError, RunError
@@ -77,3 +80,20 @@ def test_errors_say_what_to_do(run: RunDirectory, tmp_path: Path) -> None:
     run.write_json("config.json", about)
     with pytest.raises(ConfigError, match="trains a float network"):
         load_run_model(tmp_path)
+
+
+def test_a_run_ends_with_its_packed_model(run: RunDirectory, tmp_path: Path) -> None:
+    text = StringIO()
+    console = Console(file=text, width=200)
+    run.write_json("summary.json", {"one_bit_bytes": None})
+    _export(tmp_path, console)
+    assert not (tmp_path / "model.fbnn").exists()
+    run.write_json("summary.json", {"one_bit_bytes": 62_500})
+    _export(tmp_path, console)
+    size = (tmp_path / "model.fbnn").stat().st_size
+    assert f"({size:,} bytes)" in text.getvalue()
+    about = json.loads((tmp_path / "config.json").read_text())
+    about["config"]["activation"] = "per-sample"
+    run.write_json("config.json", about)
+    _export(tmp_path, console)
+    assert "No packed model" in text.getvalue()
