@@ -180,7 +180,8 @@ class FedBNN(Method):
         return {
             "alpha": abs(math.sin(theta)),
             "beta": abs(math.sin(gamma)) if aligned else 1.0,
-            "lambda": 1.0 / (1.0 + math.exp(-omega)) if aligned else 1.0,
+            # sigmoid by tanh: exp(-omega) overflows where omega is far below zero.
+            "lambda": 0.5 * (1.0 + math.tanh(omega / 2.0)) if aligned else 1.0,
         }
 
 

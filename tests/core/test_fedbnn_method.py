@@ -231,3 +231,15 @@ def test_a_cached_model_gives_the_same_round(client_round):
 def test_methods_are_found_by_name():
     assert {"fedavg", "fedbnn"} <= set(method_names())
     assert "base" not in method_names()
+
+
+@pytest.mark.parametrize(
+    ("omega", "expected"), [(0.0, 0.5), (2.0, 1 / (1 + math.exp(-2))), (-1e4, 0.0)]
+)
+def test_lambda_of_any_omega(omega, expected):
+    fedbnn = method(method="fedbnn")
+    replies = random_replies(fedbnn, 2)
+    for reply in replies:
+        reply.arrays["convs.0.omega"] = np.float32(omega)
+    layers = fedbnn.combine(replies, fedbnn.initial_broadcast()).layers
+    assert layers["convs.0"]["lambda"] == pytest.approx(expected)

@@ -1,0 +1,49 @@
+"""All methods through the real server and clients on a task made for the test."""
+
+import json
+
+import pytest
+
+from tests.tiny_run import TinyFederation, tiny_config, write_data
+
+# FedMUD's frozen factors are large, so its steps must be small; see experiments/.
+LR = {"fedavg": 0.1, "fedbat": 0.1, "fedbnn": 0.1, "fedmud": 0.01}
+
+
+@pytest.mark.parametrize("method", list(LR))
+def test_learns_and_accounts_for_its_traffic(method, tmp_path):
+    """Three classes in 240 images of 8x8; chance is a third."""
+    data = write_data(tmp_path / "data.npz")
+    config = tiny_config(
+        data, tmp_path, method=method, lr=LR[method], model_width=4, local_epochs=5
+    )
+    federation = TinyFederation(config)
+    summary = federation.to_end()
+    assert summary["test_accuracy"] >= 0.75
+    binarized = {name for name in summary if name.startswith("ptb")}
+    if method == "fedbnn":
+        assert binarized == set()
+    else:
+        assert binarized == {"ptb_test_accuracy", "ptb_l1_test_accuracy"}
+        assert 0 <= summary["ptb_test_accuracy"] <= 1
+    metrics = (federation.run.directory.path / "metrics.jsonl").read_text()
+    nominal = federation.run.method.nominal_bytes()
+    for line in map(json.loads, metrics.splitlines()):
+        assert line["bytes_up_nominal"] == 3 * nominal.up
+        assert line["bytes_down_nominal"] == 3 * nominal.down
+
+
+@pytest.mark.parametrize("method", ["fedbat", "fedmud"])
+def test_a_resumed_run_ends_in_the_same_bits(method, tmp_path):
+    """FedMUD's seed and clock travel in the broadcast, FedBAT's draws have seeds."""
+    data = write_data(tmp_path / "data.npz")
+    settings = {"method": method, "lr": 0.01, "num_server_rounds": 4}
+    whole = TinyFederation(tiny_config(data, tmp_path, **settings)).to_end()
+    stopped = TinyFederation(tiny_config(data, tmp_path, **settings))
+    stopped.round()
+    stopped.round()
+    stopped.run.directory.release()
+    path = str(stopped.run.directory.path)
+    resumed = TinyFederation(tiny_config(data, tmp_path, **settings, resume=path))
+    assert resumed.run.rounds_done == 2
+    assert resumed.to_end()["final_sha256"] == whole["final_sha256"]
