@@ -1,11 +1,8 @@
-"""A federation small enough for tests: the real server and clients, without Flower.
+"""A federation small enough for tests: the real server and clients, without Flower."""
 
-As a program it runs one federation to its end, or until somebody kills it:
-``python -m tests.tiny_run DATA RUNS [RESUMED_RUN]``.
-"""
-
-import sys
-from pathlib import Path
+import itertools
+import os
+import signal
 
 import numpy as np
 import torch
@@ -100,6 +97,24 @@ class TinyFederation:
         return self.run.finish()
 
 
-if __name__ == "__main__":
-    resumed = sys.argv[3] if len(sys.argv) > 3 else ""
-    TinyFederation(tiny_config(sys.argv[1], Path(sys.argv[2]), resume=resumed)).to_end()
+def run_to_end(data, runs, resumed, ready, die_at_sync):
+    """Run a federation to its end, or until somebody kills this process.
+
+    Parameters
+    ----------
+    data, runs, resumed : as for `tiny_config`.
+    ready : an event that is set before the first round.
+    die_at_sync : at which flush of a file to disk the process kills itself, in the
+        midst of writing; 0 means never.
+    """
+    sync, left = os.fsync, itertools.count(die_at_sync - 1, -1)
+
+    def fatal_sync(handle):
+        if next(left) == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        sync(handle)
+
+    federation = TinyFederation(tiny_config(data, runs, resume=resumed))
+    ready.set()
+    os.fsync = fatal_sync
+    federation.to_end()
