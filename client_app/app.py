@@ -38,7 +38,7 @@ def introduce(message: Message, context: Context) -> Message:
 def train(message: Message, context: Context) -> Message:
     """Train on this node's samples; reply with weights, rotations and metrics."""
     # Imported here: a query must not pay for torch.
-    from client_app.local_round import run_local_round
+    from client_app.local_round import LocalRound
 
     order = message.content.config_records["config"]
     broadcast = {
@@ -47,15 +47,23 @@ def train(message: Message, context: Context) -> Message:
     }
     # A resumed run goes on with the config that the server stored.
     stored = json.loads(str(order.get("run-config", "{}")))
-    update, num_examples = run_local_round(
+    local = LocalRound(
         {**context.run_config, **stored}, context.node_config, order, broadcast
     )
+    update, num_examples = local.train()
+    if local.config.privacy == "local":
+        from client_app.private_round import private_arrays
+
+        arrays = private_arrays(
+            update.arrays, broadcast, local.config, message=message, context=context
+        )
+        update, num_examples = local.publish(arrays)
     metrics = MetricRecord(
         {
             "num-examples": num_examples,
             "partition-id": int(context.node_config["partition-id"]),
             "round": int(str(order["round"])),
-            "loss": update.loss,
+            **({} if update.loss is None else {"loss": update.loss}),
             **update.layer_metrics,
         }
     )

@@ -23,18 +23,13 @@ from fedbnn_core.methods.base import ClientUpdate, Method
 from fedbnn_core.server_run import load_run_dataset, run_partition
 from fedbnn_core.training import LocalTask, choose_device
 
-__all__ = ["run_local_round"]
+__all__ = ["LocalRound", "run_local_round"]
 
 _Key = tuple[tuple[str, Value], ...]
 
 
-def run_local_round(
-    run_config: Mapping[str, Any],
-    node_config: Mapping[str, Any],
-    order: Mapping[str, Any],
-    broadcast: Arrays,
-) -> tuple[ClientUpdate, int]:
-    """Train this node's partition; return the update and its number of examples.
+class LocalRound:
+    """One client's part in one round.
 
     Parameters
     ----------
@@ -43,26 +38,63 @@ def run_local_round(
     order : the server's ``round``, ``num-rounds`` and ``partition-file``.
     broadcast : the server's arrays.
     """
-    key = tuple(sorted(run_config.items()))
-    config, method, model, dataset = _prepare(key)
-    partition_id = int(node_config["partition-id"])
-    indices = _own_indices(
-        key, partition_id, int(node_config["num-partitions"]), order["partition-file"]
-    )
-    device = choose_device(config.device)
-    data = ClientData.of(dataset, indices, device=device)
-    task = LocalTask(
-        round_index=int(order["round"]),
-        num_rounds=int(order["num-rounds"]),
-        partition_id=partition_id,
-        seed=config.seed,
-        local_epochs=config.local_epochs,
-        batch_size=config.batch_size,
-        lr=config.learning_rate(int(order["round"])),
-        momentum=config.momentum,
-        weight_decay=config.weight_decay,
-    )
-    return method.train(model, broadcast, data, task), len(data)
+
+    def __init__(
+        self,
+        run_config: Mapping[str, Any],
+        node_config: Mapping[str, Any],
+        order: Mapping[str, Any],
+        broadcast: Arrays,
+    ) -> None:
+        key = tuple(sorted(run_config.items()))
+        self.config, self._method, self._model, dataset = _prepare(key)
+        self.broadcast = broadcast
+        partition_id = int(node_config["partition-id"])
+        indices = _own_indices(
+            key,
+            partition_id,
+            int(node_config["num-partitions"]),
+            order["partition-file"],
+        )
+        device = choose_device(self.config.device)
+        self._data = ClientData.of(dataset, indices, device=device)
+        self._task = LocalTask(
+            round_index=int(order["round"]),
+            num_rounds=int(order["num-rounds"]),
+            partition_id=partition_id,
+            seed=self.config.seed,
+            local_epochs=self.config.local_epochs,
+            batch_size=self.config.batch_size,
+            lr=self.config.learning_rate(int(order["round"])),
+            momentum=self.config.momentum,
+            weight_decay=self.config.weight_decay,
+        )
+
+    def train(self) -> tuple[ClientUpdate, int]:
+        """Train on this node's samples; return the update and their number."""
+        update = self._method.train(self._model, self.broadcast, self._data, self._task)
+        return update, len(self._data)
+
+    def publish(self, arrays: Arrays) -> tuple[ClientUpdate, int]:
+        """Return an update that holds nothing but private arrays and what they tell.
+
+        Loss, layer figures and the number of examples stay on the device; all clients
+        of a private run get the same weight.
+        """
+        rotations = self._method.relearn_rotations(
+            self._model, self.broadcast, arrays, self._task
+        )
+        return ClientUpdate(arrays=arrays, rotations=rotations, loss=None), 1
+
+
+def run_local_round(
+    run_config: Mapping[str, Any],
+    node_config: Mapping[str, Any],
+    order: Mapping[str, Any],
+    broadcast: Arrays,
+) -> tuple[ClientUpdate, int]:
+    """Train this node's partition; return the update and its number of examples."""
+    return LocalRound(run_config, node_config, order, broadcast).train()
 
 
 @lru_cache(maxsize=1)

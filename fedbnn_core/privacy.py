@@ -19,7 +19,7 @@ from fedbnn_core.aggregation import Arrays
 from fedbnn_core.config import RunConfig
 from fedbnn_core.errors import ConfigError
 
-__all__ = ["ClientAccountant", "create_accountant", "publishable"]
+__all__ = ["ClientAccountant", "create_accountant", "mechanism_epsilon", "publishable"]
 
 _SMALLEST_VARIANCE = 1e-3
 

@@ -27,7 +27,7 @@ from fedbnn_core.data import (
     split_test,
 )
 from fedbnn_core.durable import disk_errors, require_space
-from fedbnn_core.errors import RunError
+from fedbnn_core.errors import ConfigError, RunError
 from fedbnn_core.evaluation import Evaluation, HeldOut, evaluate
 from fedbnn_core.methods import create_method
 from fedbnn_core.methods.base import load_arrays
@@ -85,6 +85,11 @@ class ServerRun:
         self.method = create_method(
             config, self.dataset.input_shape, self.dataset.num_classes
         )
+        if config.privacy != "none" and not self.method.private:
+            raise ConfigError(
+                f"method {config.method!r} has no private mode; set privacy to 'none' "
+                "or method to 'fedbnn' or 'fedavg'"
+            )
         self.accountant = create_accountant(config)
         self.device = choose_device(config.device)
         self._model = self.method.evaluation_model().to(self.device)

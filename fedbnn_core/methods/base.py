@@ -38,8 +38,8 @@ class ClientUpdate:
     """The trained state, in the method's own encoding."""
     rotations: Arrays = field(default_factory=dict)
     """R1 and R2 of every binary layer; empty for other methods."""
-    loss: float = 0.0
-    """Mean training loss of the last local epoch."""
+    loss: float | None = 0.0
+    """Mean training loss of the last local epoch; None if it is kept private."""
     layer_metrics: dict[str, list[float]] = field(default_factory=dict)
     """Per-layer figures by name, one number per binary layer in model order."""
 
@@ -90,6 +90,8 @@ class Method(ABC):
 
     binary: bool
     """Whether it trains the binary net or the float twin."""
+    private = False
+    """Whether a reply is a state like the broadcast: that can be clipped and noised."""
 
     def __init__(
         self, config: RunConfig, input_shape: tuple[int, int, int], num_classes: int
@@ -165,6 +167,16 @@ class Method(ABC):
     @abstractmethod
     def combine(self, replies: Sequence[ReplyArrays], broadcast: Arrays) -> RoundResult:
         """Combine the replies to ``broadcast``, given in partition order."""
+
+    def relearn_rotations(
+        self, model: nn.Module, broadcast: Arrays, arrays: Arrays, task: LocalTask
+    ) -> Arrays:
+        """Return the rotations that follow from a reply's arrays alone.
+
+        A private client sends these: rotations learnt while training would tell about
+        its data beyond the noise. Methods without rotations return none.
+        """
+        return {}
 
     def server_state(self) -> Arrays:
         """Return what the server half keeps between rounds, for a checkpoint."""

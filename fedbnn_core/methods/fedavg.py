@@ -21,6 +21,8 @@ __all__ = ["METHOD", "FedAvg"]
 class FedAvg(FloatMethod):
     """w_{t+1} = sum_k p_k w_k over every array, BN statistics included."""
 
+    private = True
+
     def expected_reply(self) -> tuple[Arrays, Arrays]:
         """Return the float twin's state and no rotations."""
         return self.initial_broadcast(), {}

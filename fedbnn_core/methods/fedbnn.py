@@ -48,6 +48,7 @@ class FedBNN(Method):
     """Rotation-aware binary training with two parallel models on the server."""
 
     binary = True
+    private = True
 
     def evaluation_model(self) -> nn.Module:
         """Return the binary net in deployed mode: forward uses sign(weight)."""
@@ -86,6 +87,20 @@ class FedBNN(Method):
                 "cos-phi": [d.cos_phi for d in diagnostics],
             },
         )
+
+    def relearn_rotations(
+        self, model: nn.Module, broadcast: Arrays, arrays: Arrays, task: LocalTask
+    ) -> Arrays:
+        """Return R1, R2 learnt on the reply's own weights, as often as in training."""
+        load_arrays(model, broadcast)
+        begin_round(model)
+        load_arrays(model, arrays)
+        for epoch in range(task.local_epochs):
+            sharpness = Sharpness.at(
+                task.round_index, task.num_rounds, epoch, task.local_epochs
+            )
+            begin_epoch(model, sharpness)
+        return _to_numpy(rotations(model))
 
     def combine(self, replies: Sequence[ReplyArrays], broadcast: Arrays) -> RoundResult:
         """Return w_{t+1} to broadcast, and w~, w and w_R to evaluate."""
