@@ -235,7 +235,8 @@ def _write_onnx(
                 opset_version=17,
                 dynamo=False,
             )
-            quant_pre_process(str(float_path), str(ready))
+            _make_axes_positive(float_path)
+            quant_pre_process(str(float_path), str(ready), skip_symbolic_shape=True)
             quantize_static(
                 str(ready),
                 str(int8_path),
@@ -248,6 +249,19 @@ def _write_onnx(
         finally:
             logging.disable(logging.NOTSET)
     return float_path, int8_path
+
+
+def _make_axes_positive(path: Path) -> None:
+    """Count axes of transpositions from the front; the exporter writes some as -1."""
+    import onnx
+
+    graph = onnx.load(str(path))
+    for node in graph.graph.node:
+        if node.op_type == "Transpose":
+            for attribute in node.attribute:
+                axes = [axis % len(attribute.ints) for axis in attribute.ints]
+                attribute.ints[:] = axes
+    onnx.save(graph, str(path))
 
 
 def compare(

@@ -81,6 +81,19 @@ def test_kernels_and_threads_give_the_bits_of_the_reference(
             assert actual.tobytes() == expected.tobytes(), (kernel, threads)
 
 
+def test_threads_share_a_large_layer() -> None:
+    rng = np.random.default_rng(9)
+    case = Conv(32, 32, 64, 64, 3, padding=1)  # 38 million products
+    graph, _ = conv_graph(case, rng)
+    image = rng.standard_normal((1, 32, 32, 64)).astype(np.float32)
+    expected = PackedModel(encode(graph), kernel="numpy").logits(image, layout="NHWC")
+    for threads in (1, 2, 5):
+        model = PackedModel(encode(graph), threads=threads)
+        for _ in range(20):
+            actual = model.logits(image, layout="NHWC")
+            assert actual.tobytes() == expected.tobytes()
+
+
 @pytest.mark.skipif(
     "fork" not in multiprocessing.get_all_start_methods(), reason="cannot fork here"
 )
