@@ -131,6 +131,8 @@ def table(
     from fedbnn_core.experiments import recipe_names
     from fedbnn_core.experiments.recipes import SCALES
 
+    if scale and scale not in SCALES:
+        raise ConfigError(f"scale must be one of {', '.join(SCALES)}, got {scale!r}")
     _print_tables(
         names or list(recipe_names()),
         [scale] if scale else list(SCALES),
