@@ -48,7 +48,8 @@ fuzz: $(STAMP) ## Fuzz the packed reader and runtime (needs clang; FUZZ_RUNS=100
 		-print_final_stats=1 found seeds
 
 system-deps: ## Install what optional tests and make fuzz use (Debian or Ubuntu, as root)
-	@apt-get install -y --no-install-recommends chromium chromium-driver clang gcc gcc-aarch64-linux-gnu libc6-dev-arm64-cross make qemu-user
+	@apt-get update -qq
+	@apt-get install -y --no-install-recommends chromium chromium-driver clang dataset-fashion-mnist gcc gcc-aarch64-linux-gnu libc6-dev-arm64-cross make qemu-user
 
 clean: ## Remove .venv, caches and build products (runs/ is kept)
 	@rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .flwr
