@@ -82,6 +82,7 @@ def _percent(share: float | None) -> str:
 def plot_runs(runs: "Sequence[RunFigures]", path: Path) -> None:
     """Draw validation accuracy over rounds and over traffic, and final figures."""
     from matplotlib.figure import Figure
+    from matplotlib.ticker import LogLocator, NullFormatter
 
     figure = Figure(figsize=(14, 4.2), layout="constrained")
     over_rounds, over_bytes, cost = figure.subplots(1, 3)
@@ -96,6 +97,13 @@ def plot_runs(runs: "Sequence[RunFigures]", path: Path) -> None:
     cost.set(
         xlabel="model memory MB", ylabel="test accuracy %", xscale="log", title="result"
     )
+    for axes in (over_bytes, cost):
+        # Plain numbers at 1, 2 and 5: the default labels run into each other.
+        axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        axes.xaxis.set_minor_formatter(NullFormatter())
+        axes.grid(alpha=0.3)
+    over_rounds.grid(alpha=0.3)
     over_rounds.set_title("by round")
     over_bytes.set_title("by traffic")
     figure.legend(loc="outside lower center", fontsize="small")
