@@ -4,6 +4,7 @@ __all__ = [
     "ConfigError",
     "DataError",
     "FedBNNError",
+    "FleetError",
     "FormatError",
     "ReplyError",
     "RunError",
@@ -20,6 +21,10 @@ class ConfigError(FedBNNError):
 
 class DataError(FedBNNError):
     """A dataset is missing, damaged or unsuitable."""
+
+
+class FleetError(FedBNNError):
+    """A fleet, its credentials or a connection in it is not as it must be."""
 
 
 class FormatError(FedBNNError):
