@@ -1,6 +1,7 @@
 """The Flower ClientApp: read the message, let the core train, reply."""
 
 import json
+from pathlib import Path
 
 from flwr.app import (
     Array,
@@ -22,16 +23,40 @@ app = ClientApp()
 
 @app.query()
 def introduce(message: Message, context: Context) -> Message:
-    """Tell the server which partition this node holds and which version it runs."""
+    """Tell the server who this node is, what it holds and which version it runs."""
     node = context.node_config
     identity = ConfigRecord(
         {
             "fedbnn-version": __version__,
             "partition-id": int(node.get("partition-id", -1)),
             "num-partitions": int(node.get("num-partitions", 0)),
+            "device-name": str(node.get("device-name", "")),
+            "stores-models": "model-dir" in node,
         }
     )
+    if "data" in node:
+        from client_app.own_data import describe_own_data
+
+        question = message.content.config_records["identity"]
+        identity.update(describe_own_data(str(node["data"]), str(question["task"])))
     return Message(content=RecordDict({"identity": identity}), reply_to=message)
+
+
+@app.query("model")
+def receive_model(message: Message, context: Context) -> Message:
+    """Check and store the packed model that the fleet has trained."""
+    from fedbnn_core.fleet.model_store import store_model
+
+    offer = message.content.config_records["offer"]
+    model = message.content.array_records["model"]["model"].numpy()
+    path = store_model(
+        Path(str(context.node_config["model-dir"])),
+        model.tobytes(),
+        str(offer["sha256"]),
+        {key: str(value) for key, value in offer.items()},
+    )
+    stored = ConfigRecord({"path": str(path)})
+    return Message(content=RecordDict({"stored": stored}), reply_to=message)
 
 
 @app.train()

@@ -18,6 +18,7 @@ from fedbnn_core.allocator import keep_freed_memory
 from fedbnn_core.config import RunConfig, Value
 from fedbnn_core.data import Dataset, load_client_partition
 from fedbnn_core.data.batches import ClientData
+from fedbnn_core.fleet.own_data import DataTask, load_own_data
 from fedbnn_core.methods import create_method
 from fedbnn_core.methods.base import ClientUpdate, Method
 from fedbnn_core.server_run import load_run_dataset, run_partition
@@ -34,8 +35,10 @@ class LocalRound:
     Parameters
     ----------
     run_config : the run's config as Flower delivers it.
-    node_config : this node's ``partition-id`` and ``num-partitions``.
-    order : the server's ``round``, ``num-rounds`` and ``partition-file``.
+    node_config : this node's ``partition-id``; where a device has them, the path of
+        its own images as ``data`` and of its datasets as ``data-dir``.
+    order : the server's ``round``, ``num-rounds`` and ``partition-file``; with
+        devices also ``num-partitions`` and ``task``.
     broadcast : the server's arrays.
     """
 
@@ -46,16 +49,19 @@ class LocalRound:
         order: Mapping[str, Any],
         broadcast: Arrays,
     ) -> None:
-        key = tuple(sorted(run_config.items()))
-        self.config, self._method, self._model, dataset = _prepare(key)
+        places = {k: node_config[k] for k in ("data-dir",) if k in node_config}
+        key = tuple(sorted({**run_config, **places}.items()))
+        own = str(node_config.get("data", ""))
+        task = str(order["task"]) if own else ""
+        self.config, self._method, self._model, dataset = _prepare(key, own, task)
         self.broadcast = broadcast
         partition_id = int(node_config["partition-id"])
-        indices = _own_indices(
-            key,
-            partition_id,
-            int(node_config["num-partitions"]),
-            order["partition-file"],
-        )
+        if own:
+            indices = np.arange(len(dataset.y_train))
+        else:
+            count = order.get("num-partitions") or node_config["num-partitions"]
+            file = order["partition-file"]
+            indices = _own_indices(key, partition_id, int(count), file)
         device = choose_device(self.config.device)
         self._data = ClientData.of(dataset, indices, device=device)
         self._task = LocalTask(
@@ -98,12 +104,17 @@ def run_local_round(
 
 
 @lru_cache(maxsize=1)
-def _prepare(key: _Key) -> tuple[RunConfig, Method, nn.Module, Dataset]:
+def _prepare(
+    key: _Key, own: str, task: str
+) -> tuple[RunConfig, Method, nn.Module, Dataset]:
     config = RunConfig.from_mapping(dict(key))
     keep_freed_memory()
     if config.client_threads:
         torch.set_num_threads(config.client_threads)
-    dataset = load_run_dataset(config)
+    if own:
+        dataset = load_own_data(own, DataTask.from_json(task))
+    else:
+        dataset = load_run_dataset(config)
     method = create_method(config, dataset.input_shape, dataset.num_classes)
     return config, method, method.new_model().to(choose_device(config.device)), dataset
 
@@ -126,5 +137,5 @@ def _own_indices(
 def _computed_partition(
     key: _Key, num_partitions: int
 ) -> list[np.ndarray[Any, np.dtype[np.int64]]]:
-    config, _, _, dataset = _prepare(key)
+    config, _, _, dataset = _prepare(key, "", "")
     return run_partition(config, dataset, num_partitions)

@@ -71,6 +71,8 @@ class RunConfig:
     """Smallest client of the dirichlet partition."""
     data_seed: int = _within(0, 2**63 - 1)
     """Fixes the partition, the validation/test halves and what limits leave."""
+    num_partitions: int = _within(0, 10**6)
+    """Parts that the training data is divided into; 0: as the clients say."""
     train_limit: int = _within(0, 10**9)
     """Use only so many training images, drawn at random; 0 means all."""
     test_limit: int = _within(0, 10**9)
@@ -125,6 +127,8 @@ class RunConfig:
 
     round_timeout_s: float = _within(1.0, 1e9)
     """How long a round waits for replies."""
+    wait_timeout_s: float = _within(0.0, 1e9)
+    """How long the server waits while fewer clients than the quorum are connected."""
     quorum: float = _within(1e-9, 1.0)
     """Share of a round's clients whose replies must be accepted."""
     max_round_retries: int = _within(0, 10**6)
@@ -168,6 +172,8 @@ class RunConfig:
     """Where run directories are made; relative to where Flower runs the server."""
     run_name: str
     """Last part of the run directory's name; empty means method and dataset."""
+    deliver_model: bool
+    """Send the packed model to the devices when the run is over."""
     tracker: str = _choice(*TRACKERS)
     """Where figures go beside TensorBoard files: none, wandb or mlflow."""
 

@@ -5,7 +5,7 @@ import math
 import shutil
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -255,6 +255,11 @@ class ServerRun:
             attempt=len(self._failed_attempts),
             tried=tried,
         )
+
+    def admit_examples(self, count: int) -> None:
+        """Accept replies from a device that said it holds so many images of its own."""
+        if count > self.rules.max_examples:
+            self.rules = replace(self.rules, max_examples=count)
 
     def needed_replies(self, asked: int) -> tuple[int, int]:
         """Return (quorum, replies after which a round ends) for clients asked."""

@@ -9,7 +9,9 @@ from flwr.serverapp import Grid, ServerApp
 
 from fedbnn_core.config import RunConfig
 from fedbnn_core.errors import RunError
-from fedbnn_core.server_run import ServerRun, stored_config
+from fedbnn_core.fleet.own_data import DataTask
+from fedbnn_core.server_run import ServerRun, load_run_dataset, stored_config
+from server_app.delivery import deliver_model
 from server_app.roster import Roster
 from server_app.strategy import FedBNNStrategy, to_record
 
@@ -22,10 +24,11 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     """Train the configured model in federation and leave a run directory."""
     config = stored_config(RunConfig.from_mapping(context.run_config))
-    roster = Roster()
+    task = DataTask.of(load_run_dataset(config), min_examples=config.min_partition_size)
+    roster = Roster(config, task.to_json())
     roster.update(grid)
     clients = len(roster.node_of_partition)
-    if clients < config.clients_per_round:
+    if clients < config.clients_per_round and not config.num_partitions:
         log(
             INFO,
             "%d clients are connected, %d per round are configured: training with %d. "
@@ -46,6 +49,7 @@ def main(grid: Grid, context: Context) -> None:
             run.finish(stopped=str(error))
         raise
     summary = run.finish()
+    deliver_model(grid, roster, run)
     log(
         INFO,
         "Finished: test accuracy %.2f %% (best round %d). Files: %s",

@@ -1,61 +1,124 @@
-"""Who is connected: the nodes' partition ids and versions.
+"""Who is connected: the nodes' partition ids, versions and own data.
 
 Flower's node ids are random in every run, so clients are sampled by partition id;
 each new node is asked once which partition it holds.
 """
 
+import math
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from logging import INFO, WARNING
+from typing import Any
 
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 
 from fedbnn_core import __version__
+from fedbnn_core.config import RunConfig
 from fedbnn_core.errors import RunError
 
 __all__ = ["Roster"]
 
 _WAIT_SECONDS = 1.0
+_SAY_SECONDS = 10.0
 _POLL_SECONDS = 0.1
 _IDLE_SECONDS = 60.0
+# A device weighs by its images; no single one may claim any number.
+_MOST_OWN_EXAMPLES = 1_000_000
 
 
 @dataclass
 class Roster:
-    """Partition id and node id of every usable node."""
+    """Partition id and node id of every usable node.
 
+    Parameters
+    ----------
+    config : the run's config; its quorum says how many clients must be connected.
+    task : what the run expects of a device's own images, as text.
+    """
+
+    config: RunConfig
+    task: str = ""
     node_of_partition: dict[int, int] = field(default_factory=dict)
     num_partitions: int = 0
+    model_nodes: set[int] = field(default_factory=set)
+    """Nodes that store the packed model, taking part in training or not."""
+    _own_examples: dict[int, int] = field(default_factory=dict)
     _known: set[int] = field(default_factory=set)
     _waiting: dict[str, int] = field(default_factory=dict)
     """Node asked, by the id of the question."""
 
+    def __post_init__(self) -> None:
+        self.num_partitions = self.config.num_partitions
+
     def update(self, grid: Grid) -> None:
         """Ask new nodes for their partition, forget those that left.
 
-        The server waits for answers as long as they keep coming, and without any
-        usable node until there is one. A node that is silent for a minute does not
-        hold up the others: its answer counts when it comes.
+        The server waits for answers as long as they keep coming, and while fewer
+        clients than the quorum are connected, up to the configured time. A node that
+        is silent for a minute does not hold up the others: its answer counts when it
+        comes.
+
+        Raises
+        ------
+        RunError
+            Too few clients are there in the end, or none of those that are can help.
         """
+        deadline = time.monotonic() + self.config.wait_timeout_s
+        said = -math.inf
         while True:
-            present = set(grid.get_node_ids())
-            self._forget_all_but(present)
-            self._ask(grid, present)
-            self._receive(grid)
-            if self.node_of_partition:
+            present = self.refresh(grid)
+            connected, needed = len(self.node_of_partition), self._needed()
+            if connected >= needed:
                 return
-            if present and not self._waiting:
+            # A fleet's other devices may still come; a simulation has no others.
+            others_may_come = self._waiting or self.config.num_partitions
+            if present and not connected and not others_may_come:
                 raise RunError(
-                    f"none of {len(present)} connected clients can take part; "
+                    f"none of {present} connected clients can take part; "
                     "see the warnings above"
                 )
-            log(INFO, "Waiting for clients to connect ...")
-            time.sleep(_WAIT_SECONDS)
+            now = time.monotonic()
+            if now >= deadline:
+                raise RunError(
+                    f"{connected} of {needed} needed clients were connected after "
+                    f"{self.config.wait_timeout_s:.0f} s of waiting; connect more, or "
+                    "lower quorum or clients-per-round"
+                )
+            if now - said >= _SAY_SECONDS:
+                said = now
+                log(
+                    INFO,
+                    "Waiting for clients: %d connected, %d needed, %d missing; giving "
+                    "up in %.0f s",
+                    connected,
+                    needed,
+                    needed - connected,
+                    deadline - now,
+                )
+            time.sleep(min(_WAIT_SECONDS, deadline - now))
+
+    def refresh(self, grid: Grid) -> int:
+        """Look once who is there; return how many nodes are connected."""
+        present = set(grid.get_node_ids())
+        self._forget_all_but(present)
+        self._ask(grid, present)
+        self._receive(grid)
+        return len(present)
+
+    def most_examples(self) -> int:
+        """Return the largest number of own images that a connected device holds."""
+        return max(self._own_examples.values(), default=0)
+
+    def _needed(self) -> int:
+        wanted = min(self.config.clients_per_round, max(1, self.num_partitions))
+        return max(1, math.ceil(self.config.quorum * wanted))
 
     def _forget_all_but(self, present: set[int]) -> None:
         self._known &= present
+        self.model_nodes &= present
         self.node_of_partition = {
             partition: node
             for partition, node in self.node_of_partition.items()
@@ -67,8 +130,12 @@ class Roster:
 
     def _ask(self, grid: Grid, present: set[int]) -> None:
         new = sorted(present - self._known)
+        if not new:
+            return
         self._known |= set(new)
-        question = RecordDict({"identity": ConfigRecord({"version": __version__})})
+        question = RecordDict(
+            {"identity": ConfigRecord({"version": __version__, "task": self.task})}
+        )
         messages = [
             Message(content=question, dst_node_id=node, message_type=MessageType.QUERY)
             for node in new
@@ -94,40 +161,53 @@ class Roster:
             self._known.discard(node)  # Ask again next time.
             return
         identity = reply.content.config_records.get("identity", ConfigRecord())
+        name = str(identity.get("device-name") or f"Node {node}")
+        if identity.get("fedbnn-version") == __version__ and identity.get(
+            "stores-models"
+        ):
+            self.model_nodes.add(node)
+        if problem := self._problem(identity):
+            log(WARNING, "%s is left out: %s", name, problem)
+            return
+        partition, count, own = _numbers(identity)
+        self.num_partitions = self.num_partitions or count
+        self.node_of_partition[partition] = node
+        self._own_examples[partition] = own
+
+    def _problem(self, identity: Mapping[str, Any]) -> str:
+        """Return why a node cannot take part, or nothing."""
         version = identity.get("fedbnn-version")
         if version != __version__:
-            log(
-                WARNING,
-                "Node %s runs fedbnn %s, the server %s: left out. Install the same "
-                "version on both sides.",
-                node,
-                version,
-                __version__,
+            return (
+                f"it runs fedbnn {version}, the server {__version__}. Install the same "
+                "version on both sides."
             )
-            return
-        partition = identity.get("partition-id")
-        count = identity.get("num-partitions")
-        if not isinstance(partition, int) or not isinstance(count, int):
-            log(WARNING, "Node %s sent a malformed identity: left out.", node)
-            return
-        if partition < 0 or partition >= count:
-            log(
-                WARNING,
-                "Node %s has partition-id %s of %s: left out. Start it with "
-                "--node-config 'partition-id=0 num-partitions=2' or similar.",
-                node,
-                partition,
-                count,
+        try:
+            partition, count, own = _numbers(identity)
+        except TypeError:
+            return "its identity is malformed."
+        if identity.get("problem"):
+            return str(identity["problem"])
+        if not 0 <= own <= _MOST_OWN_EXAMPLES:
+            return f"it claims {own} images; at most {_MOST_OWN_EXAMPLES} count."
+        if count and self.num_partitions not in (0, count):
+            return f"it counts {count} partitions, others {self.num_partitions}."
+        count = count or self.num_partitions
+        if count == 0:
+            return "nobody says how many partitions there are; set num-partitions."
+        if partition < 0 or (partition >= count and own == 0):
+            return (
+                f"it has partition-id {partition} of {count}. Start it with "
+                "--node-config 'partition-id=0 num-partitions=2' or similar; a device "
+                "that was added to the fleet during a run takes part in the next one."
             )
-            return
-        if self.num_partitions not in (0, count):
-            log(
-                WARNING,
-                "Node %s counts %s partitions, others %s: left out.",
-                node,
-                count,
-                self.num_partitions,
-            )
-            return
-        self.num_partitions = count
-        self.node_of_partition[partition] = node
+        return ""
+
+
+def _numbers(identity: Mapping[str, Any]) -> tuple[int, int, int]:
+    """Return partition id, number of partitions (0: not known) and own images."""
+    names = ("partition-id", "num-partitions", "own-examples")
+    values = [identity.get(name, 0) for name in names]
+    if "partition-id" not in identity or any(type(v) is not int for v in values):
+        raise TypeError("an identity needs whole numbers")
+    return values[0], values[1], values[2]

@@ -72,6 +72,7 @@ class FedBNNStrategy(Strategy):
     ) -> Iterable[Message]:
         """Return one message per sampled client: weights and the round's clock."""
         self.roster.update(grid)
+        self.run.admit_examples(self.roster.most_examples())
         chosen = self.run.sample(list(self.roster.node_of_partition), tried=self._tried)
         self._tried |= set(chosen)
         order = ConfigRecord(
@@ -79,6 +80,8 @@ class FedBNNStrategy(Strategy):
                 "round": server_round - 1,
                 "num-rounds": self.run.config.num_server_rounds,
                 "partition-file": str(self.run.partition_file),
+                "num-partitions": self.run.num_partitions,
+                "task": self.roster.task,
             }
         )
         if self.run.config.resume:

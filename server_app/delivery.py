@@ -1,0 +1,100 @@
+"""Offer the packed 1-bit model to every connected device at the end of a run."""
+
+import hashlib
+import time
+from logging import INFO, WARNING
+from pathlib import Path
+
+import numpy as np
+from flwr.app import (
+    Array,
+    ArrayRecord,
+    ConfigRecord,
+    Message,
+    MessageType,
+    RecordDict,
+)
+from flwr.common.logger import log
+from flwr.serverapp import Grid
+
+from fedbnn_core.errors import FedBNNError
+from fedbnn_core.server_run import ServerRun
+from server_app.roster import Roster
+
+__all__ = ["deliver_model"]
+
+_LONGEST_SECONDS = 600.0
+_POLL_SECONDS = 0.5
+
+
+def deliver_model(grid: Grid, roster: Roster, run: ServerRun) -> int:
+    """Send the best model, packed, to all devices that store models.
+
+    A device that cannot take it is named in the log and keeps the model it has; the
+    run is complete all the same.
+
+    Returns
+    -------
+    int
+        How many devices have stored it.
+    """
+    roster.refresh(grid)
+    if not roster.model_nodes or not run.config.deliver_model:
+        return 0
+    path = run.directory.path / "model.fbnn"
+    try:
+        _export(run, path)
+    except FedBNNError as error:
+        log(WARNING, "No packed model is sent to the devices: %s", error)
+        return 0
+    content = path.read_bytes()
+    offer = ConfigRecord(
+        {
+            "sha256": hashlib.sha256(content).hexdigest(),
+            "run": run.directory.path.name,
+            "val-accuracy": run.best.accuracy,
+        }
+    )
+    model = ArrayRecord({"model": Array(np.frombuffer(content, np.uint8))})
+    records = RecordDict({"offer": offer, "model": model})
+    messages = [
+        Message(content=records, dst_node_id=node, message_type=_MODEL)
+        for node in sorted(roster.model_nodes)
+    ]
+    stored = _collect(grid, messages, run.config.round_timeout_s)
+    log(
+        INFO,
+        "%d of %d devices stored the model (%d bytes)",
+        stored,
+        len(messages),
+        len(content),
+    )
+    return stored
+
+
+def _export(run: ServerRun, path: Path) -> None:
+    # Imported here: only runs with devices need it.
+    from fedbnn_core.run_export import export_run
+
+    export_run(run.directory.path, path)
+
+
+def _collect(grid: Grid, messages: list[Message], timeout_s: float) -> int:
+    waiting = {str(message_id) for message_id in grid.push_messages(messages)}
+    deadline = time.monotonic() + min(timeout_s, _LONGEST_SECONDS)
+    stored = 0
+    while waiting and time.monotonic() < deadline:
+        for reply in grid.pull_messages(list(waiting)):
+            waiting.discard(reply.metadata.reply_to_message_id)
+            if reply.has_error():
+                log(WARNING, "A device has no new model: %s", reply.error.reason)
+            else:
+                stored += 1
+        if waiting:
+            time.sleep(_POLL_SECONDS)
+    if waiting:
+        log(WARNING, "%d devices did not answer the offer of the model", len(waiting))
+    return stored
+
+
+_MODEL = f"{MessageType.QUERY}.model"
