@@ -12,9 +12,12 @@ from fedbnn_core.cli import (
     compare,
     complexity,
     data,
+    deploy,
+    device,
     evaluate,
     experiment,
     export,
+    fleet,
     info,
     partition,
     predict,
@@ -50,7 +53,10 @@ app.add_typer(data.app, name="data")
 app.add_typer(experiment.app, name="experiment")
 app.command("bench")(bench.bench)
 app.command("compare")(compare.compare)
+app.add_typer(deploy.app, name="deploy")
+app.add_typer(fleet.app, name="fleet")
 app.command("complexity")(complexity.complexity)
+app.command("device")(device.device)
 app.command("evaluate")(evaluate.evaluate)
 app.command("export")(export.export)
 app.command("info")(info.info)

@@ -18,14 +18,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedbnn_core.config import RunConfig, Value, default_file
-from fedbnn_core.errors import RunError
+from fedbnn_core.config import RunConfig, Value
+from fedbnn_core.launch.app_bundle import DIRECTORY_PREFIX, stage_app, write_overrides
+from fedbnn_core.launch.child import flower_command
 from fedbnn_core.launch.processes import end_marked_processes
 
 __all__ = ["SimulationResult", "run_simulation"]
 
 _MARKER = "FEDBNN_RUN_HOME"
-_DIRECTORY_PREFIX = "Run directory: "
 
 
 @dataclass(frozen=True)
@@ -68,23 +68,19 @@ def run_simulation(
     if gpus_per_client is None:
         gpus_per_client = 0.1 if shutil.which("nvidia-smi") else 0.0
     with _private_home() as (home, environment):
-        app = _stage_app(home)
-        overrides_file = home / "overrides.toml"
-        overrides_file.write_text(
-            "".join(f"{key} = {_toml(value)}\n" for key, value in overrides.items()),
-            encoding="utf-8",
-        )
+        app = stage_app(home)
+        overrides_file = write_overrides(home / "overrides.toml", overrides)
         federation = (
             f"num-supernodes={num_clients} "
             f"client-resources-num-cpus={cpus_per_client:g} "
             f"client-resources-num-gpus={float(gpus_per_client)}"
         )
-        command = [_flwr(), "run", str(app), "--stream"]
+        command = [flower_command("flwr"), "run", str(app), "--stream"]
         command += ["-c", str(overrides_file), "--federation-config", federation]
         directory = None
         for line in _follow(command, environment):
-            if _DIRECTORY_PREFIX in line:
-                directory = Path(line.split(_DIRECTORY_PREFIX, 1)[1].strip())
+            if DIRECTORY_PREFIX in line:
+                directory = Path(line.split(DIRECTORY_PREFIX, 1)[1].strip())
             on_line(line)
         status = _run_status(environment)
     return SimulationResult(status == "finished:completed", status, directory)
@@ -137,29 +133,6 @@ def _temporary_folder() -> str:
     return usual if len(usual) <= 20 else "/tmp"  # noqa: S108  mkdtemp is safe there
 
 
-def _stage_app(home: Path) -> Path:
-    """Copy pyproject.toml into a folder whose name Flower accepts."""
-    app = home / "fedbnn"
-    app.mkdir()
-    text = default_file().read_text(encoding="utf-8")
-    # Flower refuses a pattern that matches nothing, and the README stays at home.
-    (app / "pyproject.toml").write_text(text, encoding="utf-8")
-    (app / "README.md").write_text("FedBNN\n", encoding="utf-8")
-    return app
-
-
-def _flwr() -> str:
-    """Return Flower's command of this very Python environment."""
-    beside = Path(sys.executable).parent / "flwr"
-    command = str(beside) if beside.is_file() else shutil.which("flwr")
-    if command is None:
-        raise RunError(
-            "Flower is not installed here; install it with: "
-            "pip install 'fedbnn[simulation]'"
-        )
-    return command
-
-
 def _follow(command: list[str], environment: dict[str, str]) -> Iterator[str]:
     """Run a command and yield its output line by line."""
     with subprocess.Popen(  # noqa: S603
@@ -183,7 +156,7 @@ def _follow(command: list[str], environment: dict[str, str]) -> Iterator[str]:
 def _run_status(environment: dict[str, str]) -> str:
     """Ask Flower how the newest run ended: its CLI exits 0 even if it failed."""
     answer = subprocess.run(  # noqa: S603
-        [_flwr(), "ls", "--format", "json"],
+        [flower_command("flwr"), "ls", "--format", "json"],
         env=environment,
         capture_output=True,
         text=True,
@@ -195,10 +168,3 @@ def _run_status(environment: dict[str, str]) -> str:
         return str(runs[0]["status"])
     except (ValueError, KeyError, IndexError):
         return "unknown"
-
-
-def _toml(value: Value) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    # JSON strings and numbers are valid TOML.
-    return json.dumps(value)

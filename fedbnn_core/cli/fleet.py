@@ -1,0 +1,216 @@
+"""`fedbnn fleet`: credentials and devices of a fleet, and its server."""
+
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from fedbnn_core.cli.service import run_until_stopped, service_console, warn_insecure
+from fedbnn_core.errors import FleetError
+
+if TYPE_CHECKING:
+    from fedbnn_core.fleet import Fleet
+
+__all__ = ["FleetFolder", "app", "open_fleet"]
+
+app = typer.Typer(
+    help="Set up a fleet of devices: its keys, its devices, its server.",
+    no_args_is_help=True,
+)
+
+FleetFolder = Annotated[
+    Path | None,
+    typer.Option(
+        "--fleet",
+        help="The fleet's folder; by default $FEDBNN_FLEET or ~/.config/fedbnn/fleet.",
+    ),
+]
+_Hosts = Annotated[
+    list[str],
+    typer.Option("--host", help="Name or IP under which devices reach the server."),
+]
+_Days = Annotated[int, typer.Option(min=1, help="Days until the certificate expires.")]
+
+
+@app.command()
+def init(
+    host: _Hosts,
+    fleet: FleetFolder = None,
+    port: Annotated[int, typer.Option(help="Port that devices call.")] = 9092,
+    days: _Days = 825,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Do nothing if the fleet is there already.")
+    ] = False,
+) -> None:
+    """Make the fleet's certificate authority and its server's certificate."""
+    from fedbnn_core.fleet import Fleet, default_fleet_folder
+
+    console = service_console()
+    folder = fleet or default_fleet_folder()
+    if keep and (folder / "fleet.json").exists():
+        console.print(f"The fleet in {folder} stays as it is.")
+        return
+    made = Fleet.create(folder, host, port=port, days=days)
+    console.print(f"Made a fleet in {folder}; keep this folder to yourself.")
+    _print_certificates(made, console)
+    console.print("Next: fedbnn fleet add DEVICE, and fedbnn fleet serve")
+
+
+@app.command()
+def renew(
+    host: Annotated[
+        list[str] | None, typer.Option(help="New names; by default the old ones.")
+    ] = None,
+    fleet: FleetFolder = None,
+    days: _Days = 825,
+) -> None:
+    """Make a new server certificate; devices keep their bundles."""
+    made = open_fleet(fleet)
+    made.renew(host or (), days=days)
+    console = service_console()
+    _print_certificates(made, console)
+    console.print("Restart the server to use it.")
+
+
+@app.command()
+def add(
+    device: Annotated[str, typer.Argument(help="The device's name.")],
+    fleet: FleetFolder = None,
+    bundle: Annotated[
+        Path | None, typer.Option(help="Where to write the bundle; - for the output.")
+    ] = None,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Do nothing if the device is there already.")
+    ] = False,
+) -> None:
+    """Add a device: make its key and the bundle to copy to it."""
+    opened = open_fleet(fleet)
+    console = service_console()
+    if keep and any(known.name == device for known in opened.devices()):
+        console.print(f"{device} stays as it is.")
+        return
+    if str(bundle) == "-":
+        _print_bundle(opened, device)
+        return
+    added, path = opened.add(device, bundle)
+    console.print(
+        f"{added.name} is number {added.partition_id} of the fleet. Copy its bundle, "
+        "which is as good as a password, and start it there:"
+    )
+    console.print(
+        f"  scp {path} {added.name}:device.bundle\n"
+        "  fedbnn device --bundle device.bundle --data PATH_OF_ITS_IMAGES",
+        soft_wrap=True,
+    )
+
+
+@app.command("list")
+def list_devices(fleet: FleetFolder = None) -> None:
+    """Show the devices and when the certificates expire."""
+    opened = open_fleet(fleet)
+    console = service_console()
+    table = Table()
+    for title in ("Device", "Number", "Added"):
+        table.add_column(title, overflow="fold")
+    for device in opened.devices():
+        table.add_row(device.name, str(device.partition_id), device.added)
+    console.print(table)
+    console.print(f"Devices call {opened.address}")
+    _print_certificates(opened, console)
+
+
+@app.command()
+def remove(
+    device: Annotated[str, typer.Argument(help="The device's name.")],
+    fleet: FleetFolder = None,
+) -> None:
+    """Remove a device: it can no longer join, and is cut off if it is connected."""
+    open_fleet(fleet).remove(device)
+    service_console().print(
+        f"{device} is out of the fleet. A running server cuts it off within seconds."
+    )
+
+
+@app.command()
+def serve(
+    fleet: FleetFolder = None,
+    fleet_address: Annotated[
+        str, typer.Option(help="Where devices connect.")
+    ] = "0.0.0.0:9092",
+    control: Annotated[
+        str, typer.Option(help="The operator's port; keep it on loopback.")
+    ] = "127.0.0.1:8000",
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="No TLS, anybody may join. For trials.")
+    ] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", help="Show all of Flower's output.")
+    ] = False,
+) -> None:
+    """Run the server: Flower's SuperLink for this fleet, until Ctrl-C."""
+    from fedbnn_core.launch.reachability import split_address
+    from fedbnn_core.launch.superlink import ServerSettings, serve_fleet
+
+    console = service_console()
+    host, port = split_address(control)
+    if host not in ("127.0.0.1", "::1", "localhost"):
+        console.print(
+            f"[bold yellow]warning:[/] the control port listens on {host}: whoever "
+            "reaches it can run code on every device"
+        )
+    if insecure:
+        warn_insecure(console)
+    run_until_stopped(
+        console,
+        lambda say, show: serve_fleet(
+            None if insecure else open_fleet(fleet),
+            ServerSettings(fleet_address, host, port, insecure),
+            say=say,
+            on_line=show,
+        ),
+        verbose,
+    )
+
+
+@app.command()
+def health(
+    fleet: FleetFolder = None,
+    control: Annotated[
+        str, typer.Option(help="The server's control port.")
+    ] = "127.0.0.1:8000",
+) -> None:
+    """Exit with 0 if the server on this host answers; for health checks."""
+    import ssl
+    from urllib.request import HTTPSHandler, ProxyHandler, build_opener
+
+    opened = open_fleet(fleet)
+    context = ssl.create_default_context(cafile=str(opened.ca_certificate))
+    opener = build_opener(ProxyHandler({}), HTTPSHandler(context=context))
+    try:
+        with opener.open(f"https://{control}/health", timeout=5):
+            service_console().print("The server answers.")
+    except OSError as error:
+        raise FleetError(f"the server does not answer on {control}: {error}") from error
+
+
+def _print_bundle(fleet: "Fleet", device: str) -> None:
+    """Add a device and write its bundle to the standard output, nothing else."""
+    with tempfile.TemporaryDirectory(prefix="fedbnn-") as folder:
+        _, path = fleet.add(device, Path(folder) / "bundle")
+        typer.echo(path.read_text(encoding="utf-8"), nl=False)
+
+
+def open_fleet(folder: Path | None) -> "Fleet":
+    """Open the fleet that an option or the environment names."""
+    from fedbnn_core.fleet import Fleet, default_fleet_folder
+
+    return Fleet.open(folder or default_fleet_folder())
+
+
+def _print_certificates(fleet: "Fleet", console: Console) -> None:
+    console.print(f"Server certificate for {', '.join(fleet.server_names())}")
+    for name, end in fleet.expiries().items():
+        console.print(f"The {name} expires on {end:%Y-%m-%d}")

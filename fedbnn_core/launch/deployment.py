@@ -1,0 +1,183 @@
+"""Submit a run to a deployment, follow it, and say how it stands."""
+
+import json
+import re
+import subprocess
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedbnn_core.config import RunConfig, Value
+from fedbnn_core.errors import FleetError
+from fedbnn_core.fleet.credentials import public_pem
+from fedbnn_core.fleet.registry import Fleet
+from fedbnn_core.launch.app_bundle import (
+    DIRECTORY_PREFIX,
+    stage_app,
+    toml_value,
+    write_overrides,
+)
+from fedbnn_core.launch.child import flower_command, flower_environment
+from fedbnn_core.launch.control import Connection, Endpoint, RunState, connected
+
+__all__ = [
+    "DeploymentResult",
+    "DeviceStatus",
+    "RunProgress",
+    "follow_run",
+    "run_progress",
+    "status",
+    "submit_run",
+]
+
+_ROUND = re.compile(r"\bround +(\d+)/(\d+)\b(.*)")
+_ACCURACY = re.compile(r"\bval +([\d.]+) %")
+_SUBMIT_SECONDS = 120
+
+
+@dataclass(frozen=True)
+class DeploymentResult:
+    """How a run of the fleet ended."""
+
+    run: RunState
+    directory: Path | None
+    """The run directory on the server, unless the run failed before making one."""
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether it completed."""
+        return self.run.status == "finished:completed"
+
+
+@dataclass(frozen=True)
+class RunProgress:
+    """How far a run is, from its log."""
+
+    round: int = 0
+    num_rounds: int = 0
+    val_accuracy: float | None = None
+    """Of the last round that was evaluated, in percent."""
+    note: str = ""
+    """The last warning or waiting message."""
+
+
+@dataclass(frozen=True)
+class DeviceStatus:
+    """A device of the fleet as the server sees it."""
+
+    name: str
+    partition_id: int | None
+    status: str
+    last_change: str
+
+
+def submit_run(
+    overrides: Mapping[str, Value], endpoint: Endpoint, *, num_partitions: int = 0
+) -> int:
+    """Submit a run and return its number; raise `FleetError` if it is refused.
+
+    Parameters
+    ----------
+    overrides : mapping
+        Config keys that differ from the defaults; checked before anything is sent.
+    endpoint : Endpoint
+        The SuperLink's control port.
+    num_partitions : int
+        Into how many parts a named dataset is divided, unless the overrides say so.
+    """
+    overrides = {"num-partitions": num_partitions, **overrides}
+    RunConfig.from_mapping(overrides, complete=False)
+    with connected(endpoint) as connection:
+        connection.runs()  # A clear error now if the server does not answer.
+    with tempfile.TemporaryDirectory(prefix="fedbnn-") as folder:
+        home = Path(folder)
+        (home / "flwr").mkdir()
+        settings = "".join(
+            f"{key} = {toml_value(value)}\n"
+            for key, value in endpoint.flower_settings().items()
+        )
+        (home / "flwr" / "config.toml").write_text(
+            f'[superlink]\ndefault = "fleet"\n[superlink.fleet]\n{settings}',
+            encoding="utf-8",
+        )
+        config = write_overrides(home / "overrides.toml", overrides)
+        answer = subprocess.run(  # noqa: S603
+            [
+                *(flower_command("flwr"), "run", str(stage_app(home)), "fleet"),
+                *("-c", str(config), "--format", "json"),
+            ],
+            env=flower_environment(home / "flwr"),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=_SUBMIT_SECONDS,
+        )
+    try:
+        return int(json.loads(answer.stdout)["run-id"])
+    except (ValueError, KeyError, TypeError) as error:
+        said = (answer.stdout + answer.stderr).strip()
+        raise FleetError(f"the server did not take the run: {said}") from error
+
+
+def follow_run(
+    run_id: int, endpoint: Endpoint, *, on_line: Callable[[str], None]
+) -> DeploymentResult:
+    """Follow a run to its end; `on_line` receives every line of its log."""
+    directory = None
+    with connected(endpoint) as connection:
+        for line in connection.follow(run_id):
+            if DIRECTORY_PREFIX in line:
+                directory = Path(line.split(DIRECTORY_PREFIX, 1)[1].strip())
+            on_line(line)
+        return DeploymentResult(connection.run(run_id), directory)
+
+
+def run_progress(log: list[str]) -> RunProgress:
+    """Read from a run's log how far it is."""
+    done = total = 0
+    accuracy = None
+    note = ""
+    for line in log:
+        if match := _ROUND.search(line):
+            done, total, note = int(match[1]), int(match[2]), ""
+            if found := _ACCURACY.search(match[3]):
+                accuracy = float(found[1])
+        elif "WARNING" in line or "Waiting" in line:
+            note = line.split(":", 1)[-1].strip()
+    return RunProgress(done, total, accuracy, note)
+
+
+def status(
+    endpoint: Endpoint, fleet: Fleet | None
+) -> tuple[list[DeviceStatus], RunState | None, RunProgress]:
+    """Return the devices, the newest run, and how far that is."""
+    with connected(endpoint) as connection:
+        devices = _devices(connection, fleet)
+        runs = connection.runs()
+        if not runs:
+            return devices, None, RunProgress()
+        return devices, runs[0], run_progress(connection.log(runs[0].run_id))
+
+
+def _devices(connection: Connection, fleet: Fleet | None) -> list[DeviceStatus]:
+    nodes = connection.nodes()
+    known = {
+        public_pem(device.public_key.encode()): device
+        for device in (fleet.devices() if fleet else [])
+    }
+    rows = [
+        DeviceStatus(
+            known[key].name if key in known else node.name or str(node.node_id),
+            known[key].partition_id if key in known else None,
+            node.status,
+            node.last_change,
+        )
+        for key, node in nodes.items()
+    ]
+    rows += [
+        DeviceStatus(device.name, device.partition_id, "not registered yet", "")
+        for key, device in known.items()
+        if key not in nodes
+    ]
+    return sorted(rows, key=lambda row: (row.partition_id is None, row.partition_id))
