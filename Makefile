@@ -9,7 +9,7 @@ NATIVE := $(wildcard fedbnn_core/packed/csrc/*.[ch])
 FUZZ_RUNS ?= 1000000
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup run test check bench fuzz system-deps clean
+.PHONY: help setup run test check bench fuzz test-deploy system-deps clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -28,6 +28,9 @@ run: $(STAMP) ## Train a 1-bit network in a simulated federation on the embedded
 
 test: $(STAMP) ## Run all tests
 	@$(BIN)/python -m pytest $(ARGS)
+
+test-deploy: $(STAMP) ## Run the deployment tests: fleets, faults, images (minutes; root for some)
+	@$(BIN)/python -m pytest -m deploy tests/deploy $(ARGS)
 
 check: $(STAMP) ## Lint, check the formatting and the types
 	@$(BIN)/ruff check .
@@ -49,7 +52,7 @@ fuzz: $(STAMP) ## Fuzz the packed reader and runtime (needs clang; FUZZ_RUNS=100
 
 system-deps: ## Install what optional tests and make fuzz use (Debian or Ubuntu, as root)
 	@apt-get update -qq
-	@apt-get install -y --no-install-recommends chromium chromium-driver clang dataset-fashion-mnist gcc gcc-aarch64-linux-gnu libc6-dev-arm64-cross make qemu-user
+	@apt-get install -y --no-install-recommends buildah chromium chromium-driver clang dataset-fashion-mnist debootstrap faketime gcc gcc-aarch64-linux-gnu iproute2 libc6-dev-arm64-cross make qemu-user
 
 clean: ## Remove .venv, caches and build products (runs/ is kept)
 	@rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .flwr
