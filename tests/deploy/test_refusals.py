@@ -1,0 +1,100 @@
+"""Devices that must not join, and what their owners read."""
+
+import shutil
+from dataclasses import replace
+
+import pytest
+
+from fedbnn_core.fleet import Fleet, read_bundle, write_bundle
+from fedbnn_core.fleet.credentials import make_node_key
+
+pytestmark = pytest.mark.deploy
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    from tests.deploy.site import Site
+
+    site = Site(tmp_path_factory.mktemp("site"))
+    site.init("camera", "robot")
+    site.server = site.serve()
+    site.server.wait_for("robot may join")
+    yield site
+    site.close()
+
+
+def refused(site, *options, bundle=None, prefix=(), **environment):
+    """Start a device that shall be refused; return its words."""
+    device = site.start(
+        *("device", "--no-wait", "--state", site.folder / "refused"),
+        *(("--bundle", bundle) if bundle else ()),
+        *options,
+        name="refused",
+        prefix=prefix,
+        **environment,
+    )
+    assert device.process.wait(120) == 1, device.text()
+    return device.text()
+
+
+def test_an_unregistered_key(served, tmp_path):
+    stranger = replace(
+        read_bundle(served.bundle("camera")),
+        private_key=make_node_key().private.decode(),
+    )
+    write_bundle(tmp_path / "stranger", stranger)
+    assert "does not accept this device's key" in refused(
+        served, bundle=tmp_path / "stranger"
+    )
+
+
+def test_a_plain_text_device(served):
+    words = refused(served, "--insecure", "--server", served.address)
+    assert "speaks TLS only" in words
+    assert "nothing is encrypted" in words
+
+
+def test_a_device_of_another_fleet(served, tmp_path):
+    other = Fleet.create(tmp_path / "other", ["127.0.0.1"])
+    _, bundle = other.add("camera")
+    words = refused(served, "--server", served.address, bundle=bundle)
+    assert "not the server of this bundle's fleet" in words
+
+
+def test_a_device_whose_clock_is_an_hour_behind(served):
+    if shutil.which("faketime") is None:
+        pytest.skip("needs faketime; run make system-deps")
+    words = refused(
+        served, bundle=served.bundle("robot"), prefix=("faketime", "-f", "-1h")
+    )
+    assert "clocks differ by more than 5 minutes" in words
+
+
+def test_the_control_port_is_no_port_for_devices(served):
+    words = refused(served, "--server", served.control, bundle=served.bundle("robot"))
+    assert "not the Fleet API" in words
+
+
+def test_a_removed_device_is_cut_off_and_cannot_come_back(served):
+    bundle = served.folder / "kept.bundle"
+    shutil.copy(served.bundle("camera"), bundle)
+    device = served.start(
+        *("device", "--no-wait", "--state", served.folder / "camera"),
+        *("--bundle", bundle),
+        name="camera",
+    )
+    device.wait_for("Connected")
+    removed = served.fedbnn("fleet", "remove", "camera")
+    assert removed.returncode == 0, removed.stderr
+    assert device.process.wait(60) == 1, device.text()
+    assert "no longer accepts this device" in device.text()
+    assert "does not accept this device's key" in refused(served, bundle=bundle)
+
+
+def test_an_expired_certificate_stops_the_server_before_it_starts(site):
+    site.init()
+    Fleet(site.fleet).renew(days=-0.5)
+    done = site.fedbnn("fleet", "serve", "--fleet-address", site.address)
+    assert done.returncode == 1
+    assert "server certificate expired on" in done.stderr
+    assert "fedbnn fleet renew" in done.stderr

@@ -1,0 +1,93 @@
+"""What really crosses the network between a device and the server: gRPC, arrays."""
+
+import socket
+import threading
+
+import numpy as np
+import pytest
+
+from fedbnn_core.config import RunConfig
+from fedbnn_core.methods import create_method
+from tests.deploy.site import QUICK, free_port
+
+pytestmark = pytest.mark.deploy
+
+
+class Tap:
+    """A relay that keeps a copy of all bytes, by direction."""
+
+    def __init__(self, target):
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self.listener.getsockname()[1]}"
+        self.target = target
+        self.up, self.down = bytearray(), bytearray()
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self):
+        while True:
+            try:
+                client, _ = self.listener.accept()
+            except OSError:
+                return
+            host, port = self.target.split(":")
+            server = socket.create_connection((host, int(port)))
+            for source, sink, copy in (
+                (client, server, self.up),
+                (server, client, self.down),
+            ):
+                threading.Thread(
+                    target=self._pump, args=(source, sink, copy), daemon=True
+                ).start()
+
+    @staticmethod
+    def _pump(source, sink, copy):
+        try:
+            while data := source.recv(65536):
+                copy += data
+                sink.sendall(data)
+        except OSError:
+            pass
+        finally:
+            sink.close()
+
+
+def share_found(array, stream):
+    """Return the share of an array's 64-byte pieces that the stream holds."""
+    content = np.ascontiguousarray(array).tobytes()
+    pieces = [content[i : i + 64] for i in range(0, len(content) - 64, 4096)]
+    return sum(piece in stream for piece in pieces) / len(pieces)
+
+
+def test_weights_travel_over_grpc_on_the_fleet_port(site):
+    """In plain text, to be seen; the same protocol runs under TLS otherwise."""
+    site.serve("--insecure")
+    tap = Tap(site.address)
+    device = site.start(
+        *("device", "--insecure", "--server", tap.address, "--verbose"),
+        *("--state", site.folder / "device"),
+        name="device",
+    )
+    device.wait_for("Connected")
+    command = site.run_arguments(num_server_rounds=1, num_partitions=1)
+    run = site.fedbnn(*command, "--insecure", timeout=600)
+    assert run.returncode == 0, run.stdout + run.stderr
+    up, down = bytes(tap.up), bytes(tap.down)
+    assert up.startswith(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+    assert b"application/grpc" in up
+    for call in (b"PullObject", b"PushObject", b"PullMessages"):
+        assert b"/flwr.proto.Fleet/" + call in up
+    assert b"HTTP/1.1" not in up
+    config = RunConfig.from_mapping(
+        {k: v for k, v in QUICK.items() if k != "num-server-rounds"}
+        | {"num-server-rounds": 1},
+        complete=False,
+    )
+    broadcast = create_method(config, (1, 28, 28), 10).initial_broadcast()
+    largest = max(broadcast.values(), key=lambda array: array.nbytes)
+    assert share_found(largest, down) > 0.9
+    (line,) = site.run_directory().read_metrics()
+    # The arrays, the packed model and little else.
+    assert line["bytes_down"] < len(down) < 1.2 * line["bytes_down"] + 200_000
+    assert line["bytes_up"] < len(up) < 1.2 * line["bytes_up"] + 200_000
+    assert b"rotations" in up
+    assert free_port()
