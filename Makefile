@@ -9,7 +9,7 @@ NATIVE := $(wildcard fedbnn_core/packed/csrc/*.[ch])
 FUZZ_RUNS ?= 1000000
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup run test check bench fuzz test-deploy system-deps clean
+.PHONY: help setup run test check bench bench-avx2 fuzz test-deploy system-deps clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -39,6 +39,11 @@ check: $(STAMP) ## Lint, check the formatting and the types
 
 bench: $(STAMP) ## Run the benchmarks (minutes; use an idle machine)
 	@$(BIN)/python -m benchmarks $(ARGS)
+
+bench-avx2: $(STAMP) ## The packed benchmark as on a CPU with AVX2 only (Linux, newer Intel CPUs)
+	@mkdir -p build
+	@$(CC) -O1 -Wall -Wextra -shared -fPIC -o build/avx2_only.so benchmarks/avx2_only.c
+	@LD_PRELOAD=$(CURDIR)/build/avx2_only.so $(BIN)/python -m benchmarks packed
 
 fuzz: $(STAMP) ## Fuzz the packed reader and runtime (needs clang; FUZZ_RUNS=1000000)
 	@command -v clang >/dev/null || { echo "clang is not installed; run make system-deps as root"; exit 1; }
