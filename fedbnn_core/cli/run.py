@@ -163,6 +163,11 @@ def result_table(directory: Path) -> Table:
         f"Test accuracy of the {kind}",
         f"{100 * summary['test_accuracy']:.2f} %  (images nobody trained on)",
     )
+    if "ptb_test_accuracy" in summary:
+        table.add_row(
+            "The same, binarized after training",
+            f"{100 * summary['ptb_test_accuracy']:.2f} %",
+        )
     table.add_row("Size as float32", _megabytes(summary["float32_bytes"]))
     if summary["one_bit_bytes"]:
         ratio = summary["float32_bytes"] / summary["one_bit_bytes"]
