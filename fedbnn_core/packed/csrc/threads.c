@@ -25,6 +25,7 @@ void fbnn_pool_run(pool *p, job run, void *context) { run(context, 0, p->parts);
 #else
 
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <unistd.h>
 
@@ -132,7 +133,11 @@ void fbnn_pool_run(pool *p, job run, void *context) {
     atomic_store(&p->pending, p->parts - 1);
     announce(p);
     run(context, 0, p->parts);
-    while (atomic_load(&p->pending)) relax();
+    for (int i = 0; atomic_load(&p->pending); i++) {
+        relax();
+        /* On a busy machine a worker may be waiting for this very CPU. */
+        if (i >= SPINS) sched_yield();
+    }
 }
 
 #endif
