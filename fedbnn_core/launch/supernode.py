@@ -35,8 +35,6 @@ _REFUSALS_SECONDS = 90.0
 _REFUSAL_PAUSE_SECONDS = 10.0
 _LAST_WORDS_SECONDS = 1.0
 _TAIL_LINES = 60
-# Flower ends a SuperNode with these words when the server refuses its requests.
-_UNSAID = "terminated gracefully"
 _EXIT_CODE = re.compile(r"Exit Code: (\d+)")
 
 
@@ -157,11 +155,12 @@ def run_device(
             command = supernode_command(settings, credentials, _free_port())
             began = time.monotonic()
             log = _run_once(command, settings, say, on_line)
-        if bundle is not None and any(_UNSAID in line for line in log):
-            log.append(
-                refusal_of(settings.server, bundle.ca_certificate, bundle.private_key)
-            )
         refusal = explain(log)
+        if bundle is not None and not refusal.is_certain:
+            # Flower ends a SuperNode without a word when the server refuses it.
+            server, key = settings.server, bundle.private_key
+            log.append(refusal_of(server, bundle.ca_certificate, key))
+            refusal = explain(log)
         if not refusal.may_pass:
             raise FleetError(refusal.text)
         now = time.monotonic()
@@ -180,6 +179,8 @@ class Explanation:
     text: str
     may_pass: bool = False
     """Whether the same attempt may succeed a little later."""
+    is_certain: bool = True
+    """Whether the log said so."""
 
 
 # The order counts: the first phrase that a line contains explains it.
@@ -242,7 +243,9 @@ def explain(log: list[str]) -> Explanation:
         if (match := _EXIT_CODE.search(line)) and match[1] in _CODES:
             return _CODES[match[1]]
     last = "\n".join(log[-10:])
-    return Explanation(f"Flower's SuperNode ended; its last words:\n{last}")
+    return Explanation(
+        f"Flower's SuperNode ended; its last words:\n{last}", is_certain=False
+    )
 
 
 def _run_once(

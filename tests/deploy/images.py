@@ -1,5 +1,6 @@
 """Build the images for real: buildah, on a base made with debootstrap."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -77,11 +78,19 @@ class Images:
 
     def build(self, target):
         sources = local_package_sources()
-        links = [path for path in sources if Path(path).is_dir()]
+        folders = [Path(path) for path in sources if Path(path).is_dir()]
+        links = [str(path) for path in folders if list(path.glob("*.whl"))]
+        indexes = [path.as_uri() for path in folders if str(path) not in links]
+        settings = self.store / "uv.toml"
+        settings.write_text(
+            f"find-links = {json.dumps(links)}\n"
+            f"extra-index-url = {json.dumps(indexes)}\n"
+            'index-strategy = "unsafe-best-match"\n'
+        )
         self.buildah(
             *("bud", "--isolation", "chroot", "--network", "host", "--layers"),
             *("--build-arg", "BASE=localhost/fedbnn-base", "--build-arg", "TORCH="),
-            *("--env", f"UV_FIND_LINKS={' '.join(links)}"),
+            *("-v", f"{settings}:/etc/uv/uv.toml:ro"),
             *(part for path in sources for part in ("-v", f"{path}:{path}:ro")),
             *("-f", "docker/Dockerfile", "--target", target),
             *("-t", f"fedbnn-{target}", "."),
