@@ -81,17 +81,23 @@ class Images:
         folders = [Path(path) for path in sources if Path(path).is_dir()]
         links = [str(path) for path in folders if list(path.glob("*.whl"))]
         indexes = [path.as_uri() for path in folders if str(path) not in links]
+        # An index lies beside the files that it lists.
+        beside = {str(path.parent) for path in folders if str(path) not in links}
+        mounted = [
+            path for path in sources if Path(path).parent not in map(Path, beside)
+        ]
+        mounted += sorted(beside)
         settings = self.store / "uv.toml"
         settings.write_text(
             f"find-links = {json.dumps(links)}\n"
             f"extra-index-url = {json.dumps(indexes)}\n"
-            'index-strategy = "unsafe-best-match"\n'
+            'index-strategy = "unsafe-best-match"\nsystem-certs = true\n'
         )
         self.buildah(
             *("bud", "--isolation", "chroot", "--network", "host", "--layers"),
             *("--build-arg", "BASE=localhost/fedbnn-base", "--build-arg", "TORCH="),
             *("-v", f"{settings}:/etc/uv/uv.toml:ro"),
-            *(part for path in sources for part in ("-v", f"{path}:{path}:ro")),
+            *(part for path in mounted for part in ("-v", f"{path}:{path}:ro")),
             *("-f", "docker/Dockerfile", "--target", target),
             *("-t", f"fedbnn-{target}", "."),
         )
