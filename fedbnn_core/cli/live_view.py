@@ -1,0 +1,186 @@
+"""What `fedbnn run` shows while a run goes on.
+
+In a terminal a live view, drawn from the run directory's own files; elsewhere one
+plain line a round, as Flower's log brings them.
+"""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.spinner import Spinner
+from rich.table import Table
+from rich.text import Text
+
+from fedbnn_core.run_progress import RunFollower, seconds_left
+
+__all__ = ["RunView", "live_panel", "sparkline"]
+
+_ANSI = re.compile(r"\x1b\[[0-9;]*m")
+_LEVEL = re.compile(r"^(DEBUG|INFO|WARNING|ERROR)\s*:\s*")
+_ROUND = re.compile(r"\bround +\d+/\d+\b")
+_DIRECTORY = re.compile(r"Run directory: (.+)$")
+_WORTH_SHOWING = ("WARNING", "ERROR", "Exit Code", "Traceback", "clients are connected")
+# Flower's own remarks that say nothing about this run.
+_NOISE = ("default simulated SuperNodes changed",)
+_BARS = "▁▂▃▄▅▆▇█"
+_SPARK_WIDTH = 40
+_TAIL = 40
+
+
+class RunView:
+    """Show a run: `line` takes Flower's log line by line.
+
+    Parameters
+    ----------
+    console : where to draw; a terminal gets the live view.
+    verbose : print every line instead.
+    directory : the run directory, if it is known already.
+
+    Attributes
+    ----------
+    directory : Path or None
+        The run directory, once the log has named it.
+    tail : list of str
+        The newest lines, to be shown if the run fails.
+    """
+
+    def __init__(
+        self, console: Console, *, verbose: bool = False, directory: Path | None = None
+    ) -> None:
+        self.directory = directory
+        self.tail: list[str] = []
+        self._console = console
+        self._verbose = verbose
+        self._follower: RunFollower | None = None
+        self._spinner = Spinner("dots", "Flower is starting the clients ...")
+        self._live: Live | None = None
+        if console.is_terminal and not verbose:
+            self._live = Live(
+                get_renderable=self._panel, console=console, refresh_per_second=4
+            )
+
+    def __enter__(self) -> "RunView":
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def line(self, raw: str) -> None:
+        """Take a line of Flower's log and print it if it matters."""
+        text = _ANSI.sub("", raw).rstrip()
+        self.tail.append(text)
+        del self.tail[:-_TAIL]
+        named = _DIRECTORY.search(text)
+        if named:
+            self.directory = Path(named[1].strip())
+        if self._verbose:
+            self._print(text)
+        elif any(word in text for word in _NOISE):
+            return
+        elif any(word in text for word in _WORTH_SHOWING):
+            self._print(text)
+        elif self._live is None and _ROUND.search(text):
+            self._print(_LEVEL.sub("", text))
+
+    def _print(self, text: str) -> None:
+        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def _panel(self) -> RenderableType:
+        if self.directory is None:
+            return self._spinner
+        if self._follower is None or self._follower.directory != self.directory:
+            self._follower = RunFollower(self.directory)
+        self._follower.poll()
+        return live_panel(self._follower.lines, self._follower.current_round())
+
+
+def live_panel(
+    lines: Sequence[dict[str, Any]], now: dict[str, int] | None
+) -> RenderableType:
+    """Return the live view of a run.
+
+    Parameters
+    ----------
+    lines : the metrics lines so far.
+    now : the round under way, as in ``progress.json``.
+    """
+    done = lines[-1]["round"] if lines else 0
+    total = lines[-1]["num_rounds"] if lines else 0
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column()
+    if total:
+        left = seconds_left(lines)
+        head = Table.grid(padding=(0, 2))
+        head.add_row(
+            f"{done} of {total} done",
+            ProgressBar(total=total, completed=done, width=30),
+            f"{_clock(left)} left" if left else "",
+        )
+        table.add_row("Rounds", head)
+    if now is not None:
+        state = f"{now['done']} of {now['clients']} clients done"
+        if now["done"] >= now["clients"]:
+            state += ", aggregating and evaluating"
+        table.add_row(f"Round {now['round']}", state)
+    scored = [line for line in lines if line.get("val_accuracy") is not None]
+    scores = [line["val_accuracy"] for line in scored]
+    if scores:
+        best = max(scores)
+        where = scored[scores.index(best)]["round"]
+        table.add_row(
+            "Accuracy",
+            Text.assemble(
+                f"now {100 * scores[-1]:.2f} %   best ",
+                (f"{100 * best:.2f} %", "bold green"),
+                f" in round {where}   ",
+                (sparkline(scores, _SPARK_WIDTH), "cyan"),
+            ),
+        )
+    if lines:
+        up, down = (
+            sum(line.get(f"bytes_{direction}", 0) for line in lines)
+            for direction in ("up", "down")
+        )
+        table.add_row("Traffic", f"{up / 1e6:,.1f} MB up   {down / 1e6:,.1f} MB down")
+        rejected = sum(len(line.get("rejected", ())) for line in lines)
+        rejected += now["rejected"] if now else 0
+        style = "yellow" if rejected else ""
+        table.add_row("Rejected replies", Text(str(rejected), style=style))
+    return Group(table)
+
+
+def sparkline(values: Sequence[float], width: int) -> str:
+    """Return the course of the values as at most ``width`` bars.
+
+    Of more values than bars, each bar shows the mean of its share.
+    """
+    count = min(len(values), width)
+    means = []
+    for bar in range(count):
+        start = bar * len(values) // count
+        share = values[start : (bar + 1) * len(values) // count]
+        means.append(sum(share) / len(share))
+    low, high = min(means, default=0.0), max(means, default=0.0)
+    scale = (len(_BARS) - 1) / (high - low) if high > low else 0.0
+    return "".join(_BARS[round((value - low) * scale)] for value in means)
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
