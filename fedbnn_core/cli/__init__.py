@@ -11,6 +11,7 @@ from fedbnn_core.cli import (
     bench,
     compare,
     complexity,
+    dashboard,
     data,
     deploy,
     device,
@@ -56,6 +57,7 @@ app.command("compare")(compare.compare)
 app.add_typer(deploy.app, name="deploy")
 app.add_typer(fleet.app, name="fleet")
 app.command("complexity")(complexity.complexity)
+app.command("dashboard")(dashboard.dashboard)
 app.command("device")(device.device)
 app.command("evaluate")(evaluate.evaluate)
 app.command("export")(export.export)

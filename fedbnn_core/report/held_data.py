@@ -23,7 +23,13 @@ from fedbnn_core.data import (
 from fedbnn_core.errors import FedBNNError
 from fedbnn_core.run_directory import RunDirectory
 
-__all__ = ["HeldData", "held_data", "pick_mistakes", "png_data_uri"]
+__all__ = [
+    "HeldData",
+    "held_data",
+    "held_out_images",
+    "pick_mistakes",
+    "png_data_uri",
+]
 
 _log = logging.getLogger(__name__)
 
@@ -98,13 +104,25 @@ def _load_dataset(config: Mapping[str, Any]) -> Dataset:
     return load_run_dataset(RunConfig.from_mapping(config, complete=False))
 
 
+def held_out_images(
+    description: Mapping[str, Any],
+) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """Return images (n, c, h, w) and labels of a run's test half."""
+    return _test_half(_load_dataset(description["config"]), description)
+
+
+def _test_half(
+    dataset: Dataset, description: Mapping[str, Any]
+) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    _, half = split_test(dataset, description["config"]["data-seed"])
+    return np.asarray(dataset.x_test[half]), np.asarray(dataset.y_test[half])
+
+
 def _mistakes(
     directory: RunDirectory, description: Mapping[str, Any], dataset: Dataset
 ) -> list[dict[str, Any]]:
     """Let the best model classify the test half and return what it got wrong."""
-    _, half = split_test(dataset, description["config"]["data-seed"])
-    images = np.asarray(dataset.x_test[half])
-    truth = np.asarray(dataset.y_test[half])
+    images, truth = _test_half(dataset, description)
     logits = _best_logits(directory, description, dataset, images)
     chosen = pick_mistakes(logits, truth, limit=_MAX_MISTAKES)
     exponent = np.exp(logits - logits.max(axis=1, keepdims=True))

@@ -13,7 +13,13 @@ from typing import Any
 from fedbnn_core.errors import RunError
 from fedbnn_core.report.payload import report_payload
 
-__all__ = ["DEFAULT_NAME", "assemble_page", "render_page", "write_report"]
+__all__ = [
+    "DEFAULT_NAME",
+    "assemble_page",
+    "render_page",
+    "report_asset",
+    "write_report",
+]
 
 DEFAULT_NAME = "report.html"
 
@@ -42,14 +48,18 @@ def render_page(payload: Mapping[str, Any], *, live: bool = False) -> str:
     """Return the page; ``live`` lets it ask its own server for new rounds."""
     run = payload["runs"][0]
     config = run["config"]
-    body = _asset("fedbnn_core.report", "page.html").substitute(
+    body = Template(report_asset("page.html")).substitute(
         noscript=html.escape(_headline(run))
     )
+    scripts = [report_asset(name) for name in _SCRIPTS]
+    if live:
+        scripts.append(_text("fedbnn_core.dashboard", "live.js"))
+    scripts.append(report_asset("main.js"))
     return assemble_page(
         title=f"{run['method_name']}: {config['model']} on {config['dataset']}",
         body=body,
-        styles=[_text("fedbnn_core.report", "style.css")],
-        scripts=[_text("fedbnn_core.report", name) for name in (*_SCRIPTS, "main.js")],
+        styles=[report_asset("style.css")],
+        scripts=scripts,
         data={**payload, "live": live},
         connect=live,
     )
@@ -84,7 +94,7 @@ def assemble_page(
         policy.append("connect-src 'self'")
     # "<" would let a class name end the script element.
     content = json.dumps(data, separators=(",", ":"), allow_nan=False)
-    return _asset("fedbnn_core.report", "document.html").substitute(
+    return Template(report_asset("document.html")).substitute(
         title=html.escape(title),
         policy="; ".join(policy),
         style=style,
@@ -111,9 +121,11 @@ def _digest(text: str) -> str:
     return f"sha256-{base64.b64encode(digest).decode()}"
 
 
+def report_asset(name: str) -> str:
+    """Return a file of the report's page: its style, a script or a piece of HTML."""
+    return _text("fedbnn_core.report", name)
+
+
 def _text(package: str, name: str) -> str:
-    return resources.files(package).joinpath("assets", name).read_text(encoding="utf-8")
-
-
-def _asset(package: str, name: str) -> Template:
-    return Template(_text(package, name))
+    path = resources.files(package).joinpath("assets", name)
+    return path.read_text(encoding="utf-8")

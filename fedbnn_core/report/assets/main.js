@@ -1,12 +1,17 @@
 "use strict";
 // Build the page from its data; on a live page, ask for new rounds every second.
 
+function describeRun(run) {
+  const {config} = run;
+  document.getElementById("lead").textContent = `${format.whole(run.num_clients)} clients (${config.partition} partition), ${config["clients-per-round"]} per round, ${config["local-epochs"]} local epochs, ${run.rounds.round.length} of ${run.num_rounds} rounds`;
+}
+
 function buildPage(data) {
   const [run, ...others] = data.runs, {config} = run;
   themeListeners.length = 0;
-  document.getElementById("kicker").textContent = `FedBNN report · ${run.name}`;
+  document.getElementById("kicker").textContent = `FedBNN ${data.live ? "dashboard" : "report"} · ${run.name}`;
   document.getElementById("title").textContent = `${run.method_name}: ${config.model} on ${config.dataset}`;
-  document.getElementById("lead").textContent = `${format.whole(run.num_clients)} clients (${config.partition} partition), ${config["clients-per-round"]} per round, ${config["local-epochs"]} local epochs, ${run.rounds.round.length} of ${run.num_rounds} rounds`;
+  describeRun(run);
   const sections = [
     resultSection(run, others), convergenceSection(run, others), layersSection(run), clientsSection(run),
     mistakesSection(run), costSection(run), configSection(run),
