@@ -76,6 +76,10 @@ class RunView:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Leave the last view standing; what is printed next comes below it."""
         if self._live is not None:
             self._live.stop()
 

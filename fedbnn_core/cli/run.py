@@ -1,6 +1,5 @@
 """`fedbnn run`: simulate a federation, follow it, print the result."""
 
-import re
 import tomllib
 from pathlib import Path
 from typing import Annotated, Any
@@ -9,13 +8,14 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from fedbnn_core.cli.live_view import RunView
 from fedbnn_core.config import Value
-from fedbnn_core.errors import ConfigError, RunError
+from fedbnn_core.errors import ConfigError, FedBNNError, RunError
 
 __all__ = ["follow_simulation", "parse_overrides", "result_table", "run"]
 
-_ROUND = re.compile(r"\bround +\d+/\d+\b")
-_WORTH_SHOWING = ("WARNING", "ERROR", "Exit Code", "Traceback", "clients are connected")
+PACKED_MODEL = "model.fbnn"
+REPORT = "report.html"
 
 
 def run(
@@ -65,41 +65,39 @@ def follow_simulation(
     """
     from fedbnn_core.launch import run_simulation
 
-    tail: list[str] = []
-
-    def show(line: str) -> None:
-        tail.append(line)
-        del tail[:-40]
-        text = re.sub(r"^\S*INFO\S* *: *", "", line).strip()
-        if verbose:
-            console.print(line, markup=False)
-        elif _ROUND.search(line) or any(word in line for word in _WORTH_SHOWING):
-            console.print(text, markup=False)
-
-    try:
-        result = run_simulation(
-            overrides,
-            num_clients=clients,
-            cpus_per_client=cpus_per_client,
-            gpus_per_client=None if gpus_per_client < 0 else gpus_per_client,
-            on_line=show,
-        )
-    except KeyboardInterrupt:
-        console.print(
-            "Stopped. All processes of the run have ended. "
-            "To go on later: fedbnn resume RUN_DIR"
-        )
-        raise typer.Exit(130) from None
+    with RunView(console, verbose=verbose) as view:
+        try:
+            result = run_simulation(
+                overrides,
+                num_clients=clients,
+                cpus_per_client=cpus_per_client,
+                gpus_per_client=None if gpus_per_client < 0 else gpus_per_client,
+                on_line=view.line,
+            )
+        except KeyboardInterrupt:
+            view.close()
+            _say_stopped(console, view.directory)
+            raise typer.Exit(130) from None
     if not result.succeeded or result.directory is None:
         if not verbose:
-            console.print("\n".join(tail), markup=False)
+            console.print("\n".join(view.tail), markup=False, soft_wrap=True)
         remedy = f"; to go on: fedbnn resume {result.directory}"
         raise RunError(
             f"the run did not complete: {result.status}"
             f"{remedy if result.directory else ''}"
         )
-    console.print(result_table(result.directory))
     _export(result.directory, console)
+    _report(result.directory, console)
+    console.print(result_table(result.directory))
+
+
+def _say_stopped(console: Console, directory: Path | None) -> None:
+    text = "Stopped. All processes of the run have ended."
+    if directory is None:
+        text += " It had not begun to train, so there is nothing to resume."
+    else:
+        text += f" To go on later: fedbnn resume {directory}"
+    console.print(text, markup=False, soft_wrap=True)
 
 
 def _export(directory: Path, console: Console) -> None:
@@ -110,18 +108,20 @@ def _export(directory: Path, console: Console) -> None:
         return
     from fedbnn_core.run_export import export_run
 
-    path = directory / "model.fbnn"
     try:
-        size = export_run(directory, path)
+        export_run(directory, directory / PACKED_MODEL)
     except ConfigError as error:
         console.print(f"No packed model: {error}", markup=False)
-        return
-    console.print(
-        f"Packed 1-bit model: {path} ({size:,} bytes); "
-        "see fedbnn info, predict and evaluate.",
-        markup=False,
-        soft_wrap=True,
-    )
+
+
+def _report(directory: Path, console: Console) -> None:
+    """Write the run's report; the run is a success even if that fails."""
+    from fedbnn_core.report import write_report
+
+    try:
+        write_report([directory])
+    except FedBNNError as error:
+        console.print(f"No report: {error}", markup=False, soft_wrap=True)
 
 
 def parse_overrides(pairs: list[str]) -> dict[str, Value]:
@@ -169,14 +169,20 @@ def result_table(directory: Path) -> Table:
             f"{100 * summary['ptb_test_accuracy']:.2f} %",
         )
     table.add_row("Size as float32", _megabytes(summary["float32_bytes"]))
+    packed = directory / PACKED_MODEL
     if summary["one_bit_bytes"]:
-        ratio = summary["float32_bytes"] / summary["one_bit_bytes"]
+        # The file's real size where there is one, else what the bits add up to.
+        size = packed.stat().st_size if packed.is_file() else summary["one_bit_bytes"]
         table.add_row(
             "Size as 1-bit model",
-            f"{_megabytes(summary['one_bit_bytes'])}  ({ratio:.1f}x smaller)",
+            f"{_megabytes(size)}  ({summary['float32_bytes'] / size:.1f}x smaller)",
         )
     table.add_row("Time", f"{summary['seconds']:.0f} s")
-    table.add_row("Files", summary["directory"])
+    if packed.is_file():
+        table.add_row("Packed 1-bit model", str(packed))
+    if (directory / REPORT).is_file():
+        table.add_row("Report", str(directory / REPORT))
+    table.add_row("Files", str(directory))
     return table
 
 

@@ -29,6 +29,8 @@ _SCALARS = (
     "bytes_up",
     "bytes_down",
     "bytes_up_nominal",
+    "update_norm",
+    "epsilon",
 )
 _LAYER_DECIMALS = 5
 _METHOD_NAMES = {
@@ -83,7 +85,7 @@ def run_payload(directory: RunDirectory, *, detail: bool = False) -> dict[str, A
             if key in description
         },
         "changed": _changed(config),
-        "benchmark": _benchmark(directory),
+        "benchmark": _benchmark(directory, config["model"]),
         **_data_payload(data),
     }
 
@@ -105,9 +107,9 @@ def rounds_payload(
     Returns
     -------
     dict
-        ``round``: numbers; ``columns``: name to values; ``clients``: ids per round;
-        ``rejected``: [round, client, reason]; with ``layers`` also ``layer_names``
-        and ``layers``: figure to one list of values per layer.
+        ``round``: numbers; ``columns``: name to values; ``clients``, ``missing``: ids
+        per round; ``rejected``: [round, client, reason]; with ``layers`` also
+        ``layer_names`` and ``layers``: figure to one list of values per layer.
     """
     scored = sorted({key for line in lines for key in line if key.startswith("val_")})
     columns: dict[str, list[Any]] = {
@@ -123,10 +125,15 @@ def rounds_payload(
         "round": [line["round"] for line in lines],
         "columns": columns,
         "clients": [line.get("clients", []) for line in lines],
+        "missing": [
+            sorted(c for attempt in _attempts(line) for c in attempt.get("missing", ()))
+            for line in lines
+        ],
         "rejected": [
             [line["round"], entry.get("client"), entry.get("reason")]
             for line in lines
-            for entry in line.get("rejected", [])
+            for attempt in _attempts(line)
+            for entry in attempt.get("rejected", ())
         ],
     }
     if layers:
@@ -145,6 +152,11 @@ def rounds_payload(
             for figure in figures
         }
     return result
+
+
+def _attempts(line: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the failed attempts at a round, then the one that counted."""
+    return [*line.get("failed_attempts", ()), line]
 
 
 def _layer_figure(line: Mapping[str, Any], name: str, figure: str) -> float | None:
@@ -193,14 +205,15 @@ def _changed(config: Mapping[str, Any]) -> list[str]:
     return [key for key, value in config.items() if defaults.get(key) != value]
 
 
-def _benchmark(directory: RunDirectory) -> dict[str, Any] | None:
+def _benchmark(directory: RunDirectory, model: str) -> dict[str, Any] | None:
     """Return the row of a speed measurement for one image and one thread."""
     if not (directory.path / BENCHMARK).is_file():
         return None
     content: Any = directory.read_json(BENCHMARK)
     rows = content if isinstance(content, list) else content.get("rows", [content])
     for row in rows:
-        if row.get("batch") == 1 and row.get("threads") == 1:
+        fits = row.get("model", model) == model
+        if fits and row.get("batch") == 1 and row.get("threads") == 1:
             return {key: _clean(value) for key, value in row.items()}
     return None
 

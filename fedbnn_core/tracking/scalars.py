@@ -33,6 +33,9 @@ def round_scalars(line: Mapping[str, Any]) -> dict[str, float]:
         figures[f"seconds/{part}"] = seconds
     figures["clients/accepted"] = len(line.get("clients", ()))
     figures["clients/rejected"] = len(line.get("rejected", ()))
+    figures["clients/missing"] = len(line.get("missing", ()))
+    figures["clients/update_norm"] = line.get("update_norm")
+    figures["privacy/epsilon"] = line.get("epsilon")
     return _finite(figures)
 
 

@@ -10,7 +10,8 @@ import pytest
 from client_app.local_round import run_local_round
 from fedbnn_core.config import RunConfig
 from fedbnn_core.replies import ReplyStore, StoredReply
-from fedbnn_core.server_run import RoundTraffic, ServerRun
+from fedbnn_core.server_run import ServerRun
+from fedbnn_core.traffic import RoundTraffic
 
 ROUNDS = 4
 

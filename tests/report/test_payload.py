@@ -29,7 +29,15 @@ def test_rounds_are_stored_by_column():
             assert rounds["layers"]["alpha"][number][r] == pytest.approx(
                 logged, abs=5e-6
             )
-    assert rounds["rejected"][0] == [1, 4, "late"]
+    # A round that was repeated counts its failed attempt too.
+    lines[2]["failed_attempts"] = [
+        {"rejected": [{"client": 2, "reason": "NaN"}], "missing": [0]}
+    ]
+    lines[2]["missing"] = [1]
+    rounds = rounds_payload(lines)
+    assert [1, 4, "late"] in rounds["rejected"]
+    assert [3, 2, "NaN"] in rounds["rejected"]
+    assert rounds["missing"] == [[], [], [0, 1]]
     json.dumps(rounds, allow_nan=False)
 
 
@@ -84,6 +92,7 @@ def test_speed_is_shown_where_it_was_measured(tmp_path):
     assert report_payload([path])["runs"][0]["benchmark"] is None
     rows = [
         {"threads": 2, "batch": 1, "packed_ms": 0.1},
+        {"threads": 1, "batch": 1, "packed_ms": 0.3, "model": "resnet18"},
         {"threads": 1, "batch": 1, "packed_ms": 0.2},
     ]
     (path / "bench.json").write_text(json.dumps(rows))

@@ -17,6 +17,7 @@ function append(rounds, news) {
   }
   rounds.round.push(...news.round);
   rounds.clients.push(...news.clients);
+  rounds.missing.push(...news.missing);
   rounds.rejected.push(...news.rejected);
 }
 

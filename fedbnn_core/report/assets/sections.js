@@ -42,6 +42,8 @@ function tiles(run) {
     const {packed_ms: ms, speedup_vs_best_float32: times} = run.benchmark;
     found.push(tile("Time for one image, measured", `${+ms.toPrecision(3)} ms`, times ? `${times.toFixed(1)}× faster than float32 · 1 thread` : "1 thread"));
   }
+  const epsilon = last(columns.epsilon);
+  if (epsilon !== undefined) found.push(tile("Privacy spent", `ε = ${+epsilon.toPrecision(3)}`, `δ = ${config["privacy-delta"]}`));
   const traffic = sum(columns.bytes_up) + sum(columns.bytes_down);
   const replies = sum(rounds.clients.map((clients) => clients.length));
   found.push(tile("Sent over the network", format.bytes(traffic), replies ? `${format.bytes(sum(columns.bytes_up) / replies)} up per client and round` : ""));
@@ -132,15 +134,18 @@ function clientsSection(run) {
     sizes.setData({labels: partition.clients, series: [{name: "samples", color: "var(--s1)", values: partition.sizes}]});
     grid.append(sizes.figure);
   }
-  const part = new BarChart({id: "participation", title: "Who took part", sub: "rounds in which a client's reply counted or was rejected", label: "Client", wide: true});
+  const part = new BarChart({id: "participation", title: "Who took part", sub: "replies of each client that counted, were rejected or did not come", label: "Client", wide: true});
   grid.append(part.figure);
   const rejected = el("div", {});
   const update = (now) => {
-    const count = Math.max(now.num_clients || 0, 1), good = new Array(count).fill(0), bad = new Array(count).fill(0);
+    const count = Math.max(now.num_clients || 0, 1);
+    const [good, bad, late] = [0, 0, 0].map(() => new Array(count).fill(0));
     for (const clients of now.rounds.clients) for (const client of clients) if (client < count) good[client] += 1;
+    for (const clients of now.rounds.missing) for (const client of clients) if (client < count) late[client] += 1;
     for (const [, client] of now.rounds.rejected) if (client >= 0 && client < count) bad[client] += 1;
     const series = [{name: "took part", color: "var(--s1)", values: good}];
     if (now.rounds.rejected.length) series.push({name: "rejected", color: "var(--s2)", values: bad});
+    if (late.some(Boolean)) series.push({name: "no reply in time", color: "var(--s5)", values: late});
     part.setData({labels: good.map((_, i) => i), series});
     rejected.replaceChildren(...rejectedTable(now.rounds.rejected));
   };

@@ -29,6 +29,7 @@ def test_every_figure_has_its_name_and_value(lines):
         "seconds/evaluate": 0.25,
         "clients/accepted": 2.0,
         "clients/rejected": 1.0,
+        "clients/missing": 0.0,
     }
 
 
