@@ -40,7 +40,6 @@ class RunView:
     ----------
     console : where to draw; a terminal gets the live view.
     verbose : print every line instead.
-    directory : the run directory, if it is known already.
 
     Attributes
     ----------
@@ -50,14 +49,13 @@ class RunView:
         The newest lines, to be shown if the run fails.
     """
 
-    def __init__(
-        self, console: Console, *, verbose: bool = False, directory: Path | None = None
-    ) -> None:
-        self.directory = directory
+    def __init__(self, console: Console, *, verbose: bool = False) -> None:
+        self.directory: Path | None = None
         self.tail: list[str] = []
         self._console = console
         self._verbose = verbose
         self._follower: RunFollower | None = None
+        self._total = 0
         self._spinner = Spinner("dots", "Flower is starting the clients ...")
         self._live: Live | None = None
         if console.is_terminal and not verbose:
@@ -106,14 +104,19 @@ class RunView:
     def _panel(self) -> RenderableType:
         if self.directory is None:
             return self._spinner
-        if self._follower is None or self._follower.directory != self.directory:
+        if self._follower is None:
+            from fedbnn_core.run_directory import RunDirectory
+
             self._follower = RunFollower(self.directory)
+            config = RunDirectory(self.directory).read_json("config.json")["config"]
+            self._total = int(config["num-server-rounds"])
         self._follower.poll()
-        return live_panel(self._follower.lines, self._follower.current_round())
+        now = self._follower.current_round()
+        return live_panel(self._follower.lines, now, self._total)
 
 
 def live_panel(
-    lines: Sequence[dict[str, Any]], now: dict[str, int] | None
+    lines: Sequence[dict[str, Any]], now: dict[str, int] | None, total: int
 ) -> RenderableType:
     """Return the live view of a run.
 
@@ -121,21 +124,20 @@ def live_panel(
     ----------
     lines : the metrics lines so far.
     now : the round under way, as in ``progress.json``.
+    total : rounds of the whole run.
     """
     done = lines[-1]["round"] if lines else 0
-    total = lines[-1]["num_rounds"] if lines else 0
     table = Table.grid(padding=(0, 2))
     table.add_column(style="bold", no_wrap=True)
     table.add_column()
-    if total:
-        left = seconds_left(lines)
-        head = Table.grid(padding=(0, 2))
-        head.add_row(
-            f"{done} of {total} done",
-            ProgressBar(total=total, completed=done, width=30),
-            f"{_clock(left)} left" if left else "",
-        )
-        table.add_row("Rounds", head)
+    left = seconds_left(lines)
+    head = Table.grid(padding=(0, 2))
+    head.add_row(
+        f"{done} of {total} done",
+        ProgressBar(total=total, completed=done, width=30),
+        f"{_clock(left)} left" if left else "",
+    )
+    table.add_row("Rounds", head)
     if now is not None:
         state = f"{now['done']} of {now['clients']} clients done"
         if now["done"] >= now["clients"]:

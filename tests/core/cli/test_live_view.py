@@ -37,9 +37,8 @@ def test_the_panel_says_what_a_person_wants_to_know():
         line["seconds"] = {"train": 9.0, "aggregate": 0.5, "evaluate": 0.5}
         line["rejected"] = []
     lines[0]["rejected"] = [{"client": 1, "reason": "late"}]
-    text = drawn(
-        live_panel(lines, {"round": 4, "clients": 10, "done": 6, "rejected": 2})
-    )
+    now = {"round": 4, "clients": 10, "done": 6, "rejected": 2}
+    text = drawn(live_panel(lines, now, 12))
     assert "3 of 12 done" in text
     assert "1:30 left" in text
     assert "6 of 10 clients done" in text
@@ -50,8 +49,9 @@ def test_the_panel_says_what_a_person_wants_to_know():
 
 
 def test_the_panel_of_a_run_without_rounds_draws():
-    drawn(live_panel([], None))
-    text = drawn(live_panel([], {"round": 1, "clients": 5, "done": 5, "rejected": 0}))
+    assert "0 of 9 done" in drawn(live_panel([], None, 9))
+    now = {"round": 1, "clients": 5, "done": 5, "rejected": 0}
+    text = drawn(live_panel([], now, 9))
     assert "5 of 5 clients done, aggregating" in text
 
 
@@ -76,6 +76,8 @@ def test_without_a_terminal_rounds_are_plain_lines():
 
 def test_a_terminal_gets_the_live_view_of_the_directory(tmp_path):
     lines = invented_lines(rounds=2, layers=1, clients=20, planned=5)
+    config = {"config": {"num-server-rounds": 5}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
     (tmp_path / "metrics.jsonl").write_text(
         "".join(json.dumps(line) + "\n" for line in lines)
     )
