@@ -32,6 +32,7 @@ __all__ = ["app", "main"]
 
 # Packages of the extras; the base installation only runs packed models.
 _OPTIONAL = (
+    "fastapi",
     "flwr",
     "matplotlib",
     "ray",
@@ -39,6 +40,7 @@ _OPTIONAL = (
     "scipy",
     "torch",
     "torchvision",
+    "uvicorn",
 )
 
 app = typer.Typer(

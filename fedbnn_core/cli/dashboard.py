@@ -36,15 +36,10 @@ def dashboard(
     """Serve a live page about a run on this machine."""
     import socket
 
-    try:
-        import uvicorn
+    import uvicorn
 
-        from fedbnn_core.dashboard import create_app
-        from fedbnn_core.dashboard.demo import open_demo
-    except ImportError as error:
-        raise RunError(
-            f"the dashboard needs {error.name}; pip install 'fedbnn[device]'"
-        ) from error
+    from fedbnn_core.dashboard import create_app
+    from fedbnn_core.dashboard.demo import open_demo
 
     console = Console(highlight=False)
     paths = run_dirs or [newest_run(Path("runs"))]

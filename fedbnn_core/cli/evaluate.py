@@ -118,40 +118,11 @@ def _draw(
     confusion: "npt.NDArray[np.int64]", class_names: list[str], path: Path
 ) -> bool:
     """Draw the matrix, each row in per cent of its class; False without matplotlib."""
+    from fedbnn_core.confusion import confusion_figure
+
     try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
+        figure = confusion_figure(confusion, class_names)
     except ImportError:
         return False
-    import numpy as np
-
-    totals = np.maximum(confusion.sum(axis=1, keepdims=True), 1)
-    shares = 100 * confusion / totals
-    classes = len(class_names)
-    size = min(4 + 0.35 * classes, 24)
-    figure = Figure(figsize=(size + 1, size), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.subplots()
-    drawn = axes.imshow(shares, cmap="Blues", vmin=0, vmax=100)
-    figure.colorbar(drawn, ax=axes, label="% of the true class")
-    axes.set_xlabel("Predicted class")
-    axes.set_ylabel("True class")
-    if classes <= 40:
-        names = [name if len(name) <= 20 else f"{name[:19]}…" for name in class_names]
-        axes.set_xticks(range(classes), names, rotation=90)
-        axes.set_yticks(range(classes), names)
-    if classes <= 20:
-        for row, column in np.ndindex(classes, classes):
-            if shares[row, column] >= 1:
-                colour = "white" if shares[row, column] > 60 else "black"
-                axes.text(
-                    column,
-                    row,
-                    f"{shares[row, column]:.0f}",
-                    ha="center",
-                    va="center",
-                    color=colour,
-                    fontsize=8,
-                )
     figure.savefig(path, dpi=130)
     return True

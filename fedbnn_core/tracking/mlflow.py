@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedbnn_core.confusion import draw_confusion
+from fedbnn_core.confusion import confusion_pixels
 from fedbnn_core.tracking.scalars import round_scalars, summary_scalars
 
 __all__ = ["TRACKER", "MlflowTracker"]
@@ -56,7 +56,7 @@ class MlflowTracker:
             self._client.log_metric(
                 self._run_id, name, value, step=summary["best_round"]
             )
-        picture = draw_confusion(summary["test_confusion"], self._class_names)
+        picture = confusion_pixels(summary["test_confusion"], self._class_names)
         self._client.log_image(self._run_id, picture, "test-confusion.png")
         self._client.set_terminated(self._run_id)
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedbnn_core.confusion import draw_confusion
+from fedbnn_core.confusion import confusion_pixels
 from fedbnn_core.tracking.scalars import round_scalars, summary_scalars
 
 __all__ = ["TRACKER", "TensorBoardTracker"]
@@ -50,7 +50,7 @@ class TensorBoardTracker:
         step = summary["best_round"]
         for name, value in summary_scalars(summary).items():
             self._writer.add_scalar(name, value, step)
-        picture = draw_confusion(summary["test_confusion"], self._class_names)
+        picture = confusion_pixels(summary["test_confusion"], self._class_names)
         self._writer.add_image("test/confusion", picture, step, dataformats="HWC")
         self._writer.close()
 

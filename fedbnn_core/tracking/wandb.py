@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedbnn_core.confusion import draw_confusion
+from fedbnn_core.confusion import confusion_pixels
 from fedbnn_core.tracking.scalars import round_scalars, summary_scalars
 
 __all__ = ["TRACKER", "WandbTracker"]
@@ -41,7 +41,7 @@ class WandbTracker:
     def run_finished(self, summary: Mapping[str, Any]) -> None:
         """Log the result and close the run."""
         self._run.summary.update(summary_scalars(summary))
-        picture = draw_confusion(summary["test_confusion"], self._class_names)
+        picture = confusion_pixels(summary["test_confusion"], self._class_names)
         self._run.log({"test/confusion": self._wandb.Image(picture)})
         self._run.finish()
 
