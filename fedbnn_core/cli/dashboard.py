@@ -47,7 +47,7 @@ def dashboard(
     app = create_app(
         paths,
         demo=open_demo(paths[0]) if demo else None,
-        **({} if local else {"hosts": ("*",)}),
+        hosts=_LOOPBACK if local else None,
     )
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family)

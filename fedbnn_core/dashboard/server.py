@@ -3,11 +3,11 @@
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import urlsplit
 
 from fastapi import FastAPI, HTTPException, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import FileResponse, HTMLResponse
-from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from fedbnn_core.dashboard.demo import Demo, demo_page
 from fedbnn_core.dashboard.live_run import LiveRun
@@ -27,12 +27,19 @@ FILES = (
 )
 """Files of the run directory that can be downloaded; nothing else can."""
 
+_HEADERS = {
+    "Cache-Control": "no-store",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+}
+
 
 def create_app(
     paths: Sequence[Path],
     *,
     demo: Demo | None = None,
-    hosts: Sequence[str] = ("localhost", "127.0.0.1", "[::1]"),
+    hosts: Sequence[str] | None = ("localhost", "127.0.0.1", "::1"),
 ) -> FastAPI:
     """Return the application.
 
@@ -40,16 +47,25 @@ def create_app(
     ----------
     paths : run directories; the first is followed, the others compared with.
     demo : the model to try at ``/demo``.
-    hosts : names under which it answers. A web page elsewhere that has its own name
-        resolve to this machine is refused by them; ``("*",)`` accepts any.
+    hosts : names under which it answers; None accepts any. A web page elsewhere that
+        has its own name resolve to this machine is refused by them.
     """
     run = LiveRun(paths)
     # FastAPI's documentation pages would load scripts from the network.
     app = FastAPI(
         docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False
     )
-    app.add_middleware(TrustedHostMiddleware, allowed_hosts=list(hosts))
-    app.middleware("http")(_add_headers)
+
+    @app.middleware("http")
+    async def guard(
+        request: Request, answer: Callable[[Request], Awaitable[Response]]
+    ) -> Response:
+        if hosts is not None and _host_name(request) not in hosts:
+            response = Response("unknown host name", 400)
+        else:
+            response = await answer(request)
+        response.headers.update(_HEADERS)
+        return response
 
     @app.get("/", response_class=HTMLResponse)
     def page() -> str:
@@ -103,12 +119,9 @@ def _add_demo(app: FastAPI, demo: Demo) -> None:
         return await run_in_threadpool(demo.classify, bytes(body))
 
 
-async def _add_headers(
-    request: Request, answer: Callable[[Request], Awaitable[Response]]
-) -> Response:
-    response = await answer(request)
-    response.headers["Cache-Control"] = "no-store"
-    response.headers["X-Content-Type-Options"] = "nosniff"
-    response.headers["X-Frame-Options"] = "DENY"
-    response.headers["Referrer-Policy"] = "no-referrer"
-    return response
+def _host_name(request: Request) -> str | None:
+    """Return the name that the request was sent to, without port and brackets."""
+    try:
+        return urlsplit(f"//{request.headers.get('host', '')}").hostname
+    except ValueError:
+        return None

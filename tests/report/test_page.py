@@ -208,3 +208,17 @@ def test_a_long_deep_run_stays_small_and_draws_all_points(browser, tmp_path):
     assert page.stat().st_size < 3_000_000
     browser.open(page.as_uri())
     assert browser.wait(POINTS, "lambda") == [1500] * 24
+    # 24 values fit into the tooltip, under names without what all have in common.
+    last = hover(browser, "lambda", 0.985)
+    assert "Round 1,500" in last
+    assert "3.blocks.5" in last
+    assert browser.run(
+        """
+        const tip = document.querySelector('[data-chart="lambda"] .tooltip');
+        const box = tip.getBoundingClientRect();
+        return [...tip.querySelectorAll("span")].every((span) => {
+          const inner = span.getBoundingClientRect();
+          return inner.left >= box.left && inner.right <= box.right;
+        }) && box.left >= 0 && box.right <= innerWidth;
+        """
+    )

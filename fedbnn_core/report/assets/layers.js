@@ -7,6 +7,16 @@ function layerColor(index, count) {
   return `oklch(var(--ramp-lightness) var(--ramp-chroma) ${(hue % 360).toFixed(0)})`;
 }
 
+// Many names lose the parts that all of them begin or end with.
+function shortNames(names) {
+  if (names.length <= 8) return names;
+  let parts = names.map((name) => name.split("."));
+  const shared = (at) => parts.every((one) => one.length > 1 && one.at(at) === parts[0].at(at));
+  while (shared(0)) parts = parts.map((one) => one.slice(1));
+  while (shared(-1)) parts = parts.map((one) => one.slice(0, -1));
+  return parts.map((one) => one.join("."));
+}
+
 const each = (a, b, f) => a.map((layer, l) => layer.map((v, i) => (v === null || b[l][i] === null ? null : f(v, b[l][i]))));
 
 // Panels for what the run logged; FedBNN's alpha and beta become three coefficients.
@@ -32,11 +42,11 @@ function layerPanels(layers) {
 function layersSection(run) {
   const {layer_names: names, layers} = run.rounds;
   if (!names || !names.length) return null;
-  const group = [], hidden = new Set();
+  const shown = shortNames(names), group = [], hidden = new Set();
   const charts = layerPanels(layers).map((panel) => new LineChart({...panel, format: format.share, legend: false, group, height: panel.wide ? 250 : 220}));
-  const chips = names.map((name, i) => {
+  const chips = shown.map((name, i) => {
     const chip = el("button", {
-      type: "button", class: "chip", "aria-pressed": "true",
+      type: "button", class: "chip", "aria-pressed": "true", title: names[i],
       onclick: () => {
         if (hidden.has(name)) hidden.delete(name); else hidden.add(name);
         chip.setAttribute("aria-pressed", String(!hidden.has(name)));
@@ -52,7 +62,7 @@ function layersSection(run) {
     charts.forEach((chart, c) => chart.setData({
       rounds: now.rounds.round,
       best: bestRound(now),
-      series: names.map((name, i) => ({name, color: layerColor(i, names.length), width: names.length <= 8 ? 2 : now.rounds.round.length > 400 ? 1 : 1.4, values: panels[c].values[i]})),
+      series: shown.map((name, i) => ({name, color: layerColor(i, names.length), width: names.length <= 8 ? 2 : now.rounds.round.length > 400 ? 1 : 1.4, values: panels[c].values[i]})),
     }));
   };
   update(run);

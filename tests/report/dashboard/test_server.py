@@ -12,7 +12,8 @@ def request(address, path, *, method="GET", body=None, host=None):
     """Send a request exactly as written; return status and body."""
     connection = http.client.HTTPConnection(urlsplit(address).netloc, timeout=20)
     connection.putrequest(method, path, skip_host=True)
-    connection.putheader("Host", host or urlsplit(address).netloc)
+    own = urlsplit(address).netloc
+    connection.putheader("Host", own if host is None else host)
     if body is not None:
         connection.putheader("Content-Length", str(len(body)))
     connection.endheaders(body)
@@ -82,8 +83,10 @@ def test_known_files_come_as_they_are(served):
 
 def test_a_foreign_host_name_is_refused(served):
     # What a page elsewhere sends whose name was made to resolve to this machine.
-    assert request(served[1], "/", host="evil.example")[0] == 400
-    assert request(served[1], "/", host="localhost:80")[0] == 200
+    for host in ("evil.example", "evil.example:80", "127.0.0.1.evil.example", "[", ""):
+        assert request(served[1], "/api/run", host=host)[0] == 400
+    for host in ("localhost:80", "LOCALHOST", "127.0.0.1", "[::1]:8050"):
+        assert request(served[1], "/api/run", host=host)[0] == 200
 
 
 def test_only_reading_is_possible(served):
