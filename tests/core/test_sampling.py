@@ -8,7 +8,10 @@ from fedbnn_core.errors import RunError
 from fedbnn_core.sampling import sample_clients
 
 
-def draw(pool=range(20), count=5, **position):
+POOL = range(20)
+
+
+def draw(pool=POOL, count=5, **position):
     return sample_clients(pool, count, **{"seed": 1, "round_index": 0} | position)
 
 
