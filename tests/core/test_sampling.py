@@ -7,7 +7,6 @@ import pytest
 from fedbnn_core.errors import RunError
 from fedbnn_core.sampling import sample_clients
 
-
 POOL = range(20)
 
 
