@@ -58,6 +58,8 @@ class Images:
 
     def make_base(self):
         """Make a slim Debian with Python from its packages."""
+        if "fedbnn-base" in self.buildah("images", "--format", "{{.Name}}"):
+            return
         rootfs = self.store / "rootfs"
         if not (rootfs / "usr/bin/python3").exists():
             done = subprocess.run(

@@ -25,9 +25,7 @@ def write_photos(folder, classes, per_class, start):
 
 def test_own_images_train_and_the_model_runs_on_the_device(site, tmp_path):
     names = load_dataset("fmnist-mini").class_names
-    known = {0: names[0].replace("/", "-"), 1: names[1], 8: names[8]}
-    known = {k: v for k, v in known.items() if v in names}
-    assert len(known) >= 2
+    known = {1: names[1], 8: names[8]}
     good = write_photos(tmp_path / "photos", known, 30, 0)
     wrong = write_photos(tmp_path / "wrong", {1: "unicorn"}, 30, 0)
     site.init("camera", "phone", "robot")
@@ -42,7 +40,7 @@ def test_own_images_train_and_the_model_runs_on_the_device(site, tmp_path):
     (line,) = site.run_directory().read_metrics()
     assert line["clients"] == [0, 2]
     # Four fifths of the camera's images, and the robot's third of 400.
-    assert line["examples"] == len(known) * 24 + 133 + line["examples"] % 2 * 0
+    assert line["examples"] == len(known) * 24 + 133
     # The model is offered to all devices, those left out of training included.
     model = site.folder / "phone" / "models" / "model.fbnn"
     picture = next(good.rglob("*.png"))

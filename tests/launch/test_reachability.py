@@ -65,16 +65,13 @@ def test_an_expired_certificate_names_the_remedy(tmp_path, authority, listener):
     assert not found.may_pass
 
 
-def test_a_name_outside_the_certificate_names_the_remedy(tmp_path, authority, listener):
-    port = answer(listener, serving(tmp_path, authority)).rpartition(":")[2]
+def test_a_name_outside_the_certificate_names_the_remedy(tmp_path, authority):
     # 127.0.0.2 is this machine, too, but not in the certificate.
-    other = socket.create_server(("127.0.0.2", 0))
-    with other:
+    with socket.create_server(("127.0.0.2", 0)) as other:
         address = answer(other, serving(tmp_path, authority))
         address = address.replace("127.0.0.1", "127.0.0.2")
         found = find_obstacle(address, authority.public.decode())
     assert "renew --host 127.0.0.2" in found.reason
-    assert port.isdigit()
 
 
 def test_another_fleets_server_is_refused(tmp_path, authority, listener):
