@@ -370,7 +370,8 @@ class ServerRun:
     def _evaluate_candidates(self, candidates: Mapping[str, Arrays]) -> dict[str, Any]:
         """Score each candidate on the validation half; the first may become best."""
         columns: dict[str, Any] = {}
-        for number, (name, state) in enumerate(candidates.items()):
+        for number, name in enumerate(candidates):
+            state = candidates[name]
             score = self._score(state, self._validation)
             suffix = "" if number == 0 else f"_{name}"
             columns[f"val_accuracy{suffix}"] = score.accuracy
@@ -380,6 +381,8 @@ class ServerRun:
                     self.rounds_done, score.accuracy, score.loss, dict(state)
                 )
                 self._write_best()
+            # A large model's next candidate is made only when this one is gone.
+            del state
         return columns
 
     def _write_best(self) -> None:

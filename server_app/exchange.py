@@ -31,6 +31,7 @@ class Exchange:
     def send(self, grid: Grid, messages: Mapping[int, Message]) -> None:
         """Send one message per partition; earlier ones no longer count."""
         self._abandoned |= self._waiting.keys()
+        self._discard_late(grid)
         sent = {str(i) for i in grid.push_messages(list(messages.values())) if i}
         self._waiting = {
             message.metadata.message_id: partition
@@ -59,14 +60,19 @@ class Exchange:
                 self._discard_late(grid)
                 time.sleep(min(pause, max(0.0, deadline - time.monotonic())))
                 pause = min(pause * 1.2, _MAX_POLL_SECONDS)
-        self._discard_late(grid)
 
     def _discard_late(self, grid: Grid) -> None:
         """Fetch and drop late replies: otherwise Flower keeps them in memory."""
-        for ids in _batches(self._abandoned):
-            for reply in grid.pull_messages(ids):
-                self._abandoned.discard(reply.metadata.reply_to_message_id)
-                self.late_replies += 1
+        for batch in _batches(self._abandoned):
+            ids = batch
+            while late := list(grid.pull_messages(ids)):
+                answered = {reply.metadata.reply_to_message_id for reply in late}
+                self.late_replies += len(late)
+                self._abandoned -= answered
+                # Flower reports an error for a message that was answered before.
+                ids = [i for i in ids if i not in answered]
+                if not ids:
+                    break
 
 
 def _batches(ids: Iterable[str]) -> list[list[str]]:

@@ -5,6 +5,7 @@ fedbnn.md sections 3 (the client's round) and 4 (the server).
 
 import math
 from collections.abc import Sequence
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -28,10 +29,14 @@ from fedbnn_core.methods.base import (
     load_arrays,
     state_arrays,
 )
+from fedbnn_core.parallel import map_in_threads
 from fedbnn_core.rotation import rotate
 from fedbnn_core.training import LocalTask, train_locally
 
 __all__ = ["METHOD", "FedBNN", "mix"]
+
+_BLOCK = 1 << 18
+"""Weights of a layer that are rotated at a time."""
 
 
 def mix(
@@ -41,7 +46,8 @@ def mix(
 
     All three are in the standardised domain (fedbnn.md section 4).
     """
-    return z + alpha * beta * (rotated - z) + alpha * (1.0 - beta) * (z_server - z)
+    mixed = (rotated - z).mul_(alpha * beta).add_(z)
+    return mixed.add_((z_server - z).mul_(alpha * (1.0 - beta)))
 
 
 class FedBNN(Method):
@@ -57,6 +63,9 @@ class FedBNN(Method):
     def expected_reply(self) -> tuple[Arrays, Arrays]:
         """Return the binary net's state and its R1, R2."""
         model = self.new_model()
+        # Kept: building a large model only to name its layers takes three times its
+        # size, and that while a round's replies are in memory.
+        self._layer_names = list(binary_layers(model))
         return state_arrays(model), _to_numpy(rotations(model))
 
     def train(
@@ -105,35 +114,38 @@ class FedBNN(Method):
     def combine(self, replies: Sequence[ReplyArrays], broadcast: Arrays) -> RoundResult:
         """Return w_{t+1} to broadcast, and w~, w and w_R to evaluate."""
         weights = normalised_weights(replies)
-        layer_names = list(binary_layers(self.new_model()))
-        state = {
-            name: self.rule([reply.array(name) for reply in replies], weights)
-            for name in broadcast
-        }
+        layer_names = self._layer_names
+
+        def combine_array(name: str) -> Array:
+            return self.rule([reply.array(name) for reply in replies], weights)
+
+        def combine_rotated(name: str) -> Array:
+            return self._combine_rotated(name, replies, weights)
+
+        state = dict(
+            zip(broadcast, map_in_threads(combine_array, broadcast), strict=True)
+        )
         scalars = {name: self._scalars(state, name) for name in layer_names}
-        rotated = {
-            f"{name}.weight": self.rule(
-                (self._rotated(name, reply) for reply in replies), weights
-            )
-            for name in layer_names
-        }
+        keys = [f"{name}.weight" for name in layer_names]
+        rotated = dict(
+            zip(keys, map_in_threads(combine_rotated, layer_names), strict=True)
+        )
 
         def mixed() -> Arrays:
             if self.config.aggregation == "client":
                 return self._mean_mixed(layer_names, replies, weights, broadcast)
             return {
-                key: mix(
-                    _standardized(state[key]),
-                    torch.from_numpy(rotated[key]),
-                    _standardized(broadcast[key]),
-                    scalars[name]["alpha"],
-                    scalars[name]["beta"],
-                ).numpy()
-                for name, key in ((name, f"{name}.weight") for name in layer_names)
+                f"{name}.weight": self._mix_layer(
+                    state[f"{name}.weight"],
+                    rotated[f"{name}.weight"],
+                    broadcast[f"{name}.weight"],
+                    scalars[name],
+                )
+                for name in layer_names
             }
 
         def plain() -> Arrays:
-            return {key: _standardized(state[key]).numpy() for key in rotated}
+            return {key: _standardized(state[key]).numpy() for key in keys}
 
         return RoundResult(
             broadcast=state,
@@ -147,12 +159,42 @@ class FedBNN(Method):
             layers=scalars,
         )
 
-    def _rotated(self, name: str, reply: ReplyArrays) -> Array:
-        """Return rot_k(std(w_k)) of a layer."""
-        pair = tuple(_to_tensor(reply.array(f"{name}.{r}")) for r in ("r1", "r2"))
-        z = _standardized(reply.array(f"{name}.weight"))
-        rotated: Array = rotate(z, (pair[0], pair[1])).numpy()
-        return rotated
+    @cached_property
+    def _layer_names(self) -> list[str]:
+        return list(binary_layers(self.new_model()))
+
+    def _combine_rotated(
+        self, name: str, replies: Sequence[ReplyArrays], weights: Sequence[float]
+    ) -> Array:
+        """Return a layer's w_R = sum_k p_k rot_k(std(w_k)), or by a robust rule.
+
+        A few filters of all replies at a time, so that they stay in the cache.
+        """
+        clients = [reply.array(f"{name}.weight") for reply in replies]
+        pairs = [_rotation(name, reply) for reply in replies]
+        result = np.empty_like(clients[0])
+        for filters in _blocks(result):
+            rotated = (
+                rotate(_standardized(w[filters]), pair).numpy()
+                for w, pair in zip(clients, pairs, strict=True)
+            )
+            result[filters] = self.rule(rotated, weights)
+        return result
+
+    def _mix_layer(
+        self, w: Array, w_rotated: Array, w_server: Array, scalars: dict[str, float]
+    ) -> Array:
+        """Return a layer's w~ from w_{t+1}, w_R and w_t."""
+        result = np.empty_like(w)
+        for filters in _blocks(w):
+            result[filters] = mix(
+                _standardized(w[filters]),
+                torch.from_numpy(w_rotated[filters]),
+                _standardized(w_server[filters]),
+                scalars["alpha"],
+                scalars["beta"],
+            ).numpy()
+        return result
 
     def _mean_mixed(
         self,
@@ -172,7 +214,7 @@ class FedBNN(Method):
             values = self._scalars(own, name)
             mixed: Array = mix(
                 _standardized(reply.array(key)),
-                torch.from_numpy(self._rotated(name, reply)),
+                rotate(_standardized(reply.array(key)), _rotation(name, reply)),
                 _standardized(broadcast[key]),
                 values["alpha"],
                 values["beta"],
@@ -200,9 +242,20 @@ class FedBNN(Method):
         }
 
 
+def _blocks(weights: Array) -> list[slice]:
+    """Return slices of filters with about `_BLOCK` weights each."""
+    step = max(1, _BLOCK * len(weights) // max(1, weights.size))
+    return [slice(start, start + step) for start in range(0, len(weights), step)]
+
+
 def _to_tensor(array: Array) -> Tensor:
-    # A copy: arrays of a reply are read-only, and torch would warn.
-    return torch.from_numpy(np.array(array))
+    # torch warns about read-only arrays, as those of a reply are.
+    return torch.from_numpy(array if array.flags.writeable else np.array(array))
+
+
+def _rotation(name: str, reply: ReplyArrays) -> tuple[Tensor, Tensor]:
+    r1, r2 = (_to_tensor(reply.array(f"{name}.{r}")) for r in ("r1", "r2"))
+    return r1, r2
 
 
 def _standardized(weights: Array) -> Tensor:

@@ -1,0 +1,139 @@
+"""Combine ten ConvNeXt-Tiny replies: time beside a plain sum, and peak memory.
+
+The plain sum adds up the same arrays, weighted, in float32 with numpy. FedBNN sums in
+float64 and also standardises and rotates every binary weight of every reply, some
+1e11 more operations; the mean alone is what FedAvg does.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from fedbnn_core.aggregation import Arrays, mean_array, normalised_weights
+from fedbnn_core.config import RunConfig
+from fedbnn_core.methods import create_method
+from fedbnn_core.replies import StoredReply
+
+REPLIES = 10
+REPEATS = 5
+
+
+def make_replies(arrays: Arrays, rotations: Arrays) -> list[StoredReply]:
+    """Return replies of random weights and random orthogonal matrices."""
+    generator = np.random.default_rng(0)
+    replies = []
+    for client in range(REPLIES):
+        weights = {
+            name: generator.standard_normal(array.shape, dtype=np.float32)
+            if array.dtype == np.float32
+            else array
+            for name, array in arrays.items()
+        }
+        turned = {
+            name: np.linalg.qr(generator.normal(size=r.shape))[0].astype(np.float32)
+            for name, r in rotations.items()
+        }
+        replies.append(StoredReply(client, 100 + client, weights | turned))
+    return replies
+
+
+def plain_sum(replies: list[StoredReply]) -> Arrays:
+    """Return the weighted sum of all arrays in float32, as simply as it goes."""
+    weights = [np.float32(weight) for weight in normalised_weights(replies)]
+    sums = {}
+    for name, first in replies[0].arrays.items():
+        total = np.zeros(first.shape, np.float32)
+        for reply, weight in zip(replies, weights, strict=True):
+            total += weight * reply.arrays[name]
+        sums[name] = total
+    return sums
+
+
+def mean_only(replies: list[StoredReply], names: Arrays) -> Arrays:
+    """Return FedAvg's mean, in float64."""
+    weights = normalised_weights(replies)
+    return {
+        name: mean_array([reply.array(name) for reply in replies], weights)
+        for name in names
+    }
+
+
+def anonymous_bytes() -> int:
+    """Return the memory of this process that no file stands for."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("RssAnon:"):
+            return int(line.split()[1]) * 1024
+    raise RuntimeError("the kernel does not tell RssAnon")
+
+
+def peak_extra_bytes(work: Callable[[], object]) -> int:
+    """Return how far memory rises while ``work`` runs."""
+    before = peak = anonymous_bytes()
+    done = threading.Event()
+
+    def watch() -> None:
+        nonlocal peak
+        while not done.wait(0.002):
+            peak = max(peak, anonymous_bytes())
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        work()
+    finally:
+        done.set()
+        thread.join()
+    return peak - before
+
+
+def main() -> None:
+    """Print times, ratios and memory."""
+    config = RunConfig.from_mapping({"model": "convnext-tiny"}, complete=False)
+    method = create_method(config, (3, 64, 64), 200)
+    arrays, rotations = method.expected_reply()
+    replies = make_replies(arrays, rotations)
+    model_bytes = sum(array.nbytes for array in arrays.values())
+
+    def combine_and_score() -> None:
+        result = method.combine(replies, arrays)
+        for name in result.candidates:
+            assert result.candidates[name]
+
+    # First of all: later, memory that was freed would be used again unseen.
+    extra = peak_extra_bytes(combine_and_score)
+    jobs: dict[str, Callable[[], object]] = {
+        "plain float32 sum": lambda: plain_sum(replies),
+        "float64 mean (FedAvg)": lambda: mean_only(replies, arrays),
+        "mean and rotated mean (FedBNN)": lambda: method.combine(replies, arrays),
+    }
+    wall: dict[str, list[float]] = {name: [] for name in jobs}
+    cpu: dict[str, list[float]] = {name: [] for name in jobs}
+    for _ in range(REPEATS):
+        for name, job in jobs.items():
+            started = time.perf_counter(), time.process_time()
+            job()
+            wall[name].append(time.perf_counter() - started[0])
+            cpu[name].append(time.process_time() - started[1])
+    size = sum(array.size for array in arrays.values()) / 1e6
+    print(
+        f"{REPLIES} ConvNeXt-Tiny replies, {size:.1f} M values each; best of {REPEATS}"
+    )
+    base = next(iter(jobs))
+    for name in jobs:
+        print(
+            f"  {name:32} {min(wall[name]):6.2f} s"
+            f"  {min(wall[name]) / min(wall[base]):5.2f}x"
+            f"   processor {min(cpu[name]):6.2f} s"
+            f"  {min(cpu[name]) / min(cpu[base]):5.2f}x"
+        )
+    print(
+        f"  peak extra memory, evaluated states included: {extra / 1e6:.0f} MB = "
+        f"{extra / model_bytes:.2f} model sizes"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,81 @@
+"""Memory of the server over many rounds and with many clients.
+
+100 of 1,000 clients reply in every round, as in a simulation; their replies are the
+broadcast with noise, so that the time goes to the server's own work.
+"""
+
+import io
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.aggregation import anonymous_bytes
+from fedbnn_core.aggregation import Array
+from fedbnn_core.config import RunConfig
+from fedbnn_core.replies import ReplyStore
+from fedbnn_core.server_run import ServerRun
+from fedbnn_core.traffic import RoundTraffic
+from fedbnn_core.validation import RawReply, judge
+
+ROUNDS = 30
+CLIENTS = (100, 1000)
+
+
+def npy(array: Array) -> bytes:
+    """Return an array as it travels."""
+    file = io.BytesIO()
+    np.save(file, array, allow_pickle=False)
+    return file.getvalue()
+
+
+def do_round(run: ServerRun, clients: int) -> None:
+    """Let the sampled clients reply, judge, store and combine."""
+    generator = np.random.default_rng(run.rounds_done)
+    traffic = RoundTraffic(asked=run.sample(range(clients)))
+    rotations = {name: npy(r) for name, r in run.rules.rotations.items()}
+    with ReplyStore(folder=run.directory.path) as store:
+        for client in traffic.asked:
+            noise = np.float32(1 + 0.01 * generator.normal())
+            arrays = {
+                name: npy(a * noise if a.dtype == np.float32 else a)
+                for name, a in run.broadcast.items()
+            }
+            metrics = {"num-examples": 1, "round": run.rounds_done, "loss": 1.0}
+            judged = judge(
+                run.rules,
+                RawReply(arrays, rotations, metrics),
+                broadcast=run.broadcast,
+                round_index=run.rounds_done,
+                partition_id=client,
+            )
+            store.add(traffic.accept(judged))
+        run.finish_round(store.in_partition_order(), traffic)
+
+
+def main() -> None:
+    """Print the memory after some rounds, for few and for many clients."""
+    print("Server memory in MB, CNN4, 100 replies per round")
+    for clients in CLIENTS:
+        with tempfile.TemporaryDirectory() as folder:
+            config = RunConfig.from_mapping(
+                {
+                    "num-server-rounds": ROUNDS,
+                    "clients-per-round": 100,
+                    "evaluate-every": ROUNDS,
+                    "output-dir": str(Path(folder)),
+                },
+                complete=False,
+            )
+            run = ServerRun(config, clients)
+            figures = []
+            for number in range(1, ROUNDS + 1):
+                do_round(run, clients)
+                if number % 5 == 0:
+                    figures.append(f"{number}: {anonymous_bytes() / 1e6:.0f}")
+            run.finish()
+        print(f"  {clients:5} clients, after round {', '.join(figures)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,264 @@
+"""Bad replies, stragglers, dropouts and lost quorums, with the real apps."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from flwr.app import Array
+
+from fedbnn_core.errors import RunError
+from fedbnn_core.run_directory import RunDirectory
+from tests.apps.local_grid import LocalGrid, error_reply, run_server
+from tests.tiny_run import CLIENTS, tiny_config, write_data
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return write_data(tmp_path_factory.mktemp("data") / "d.npz", train=64, test=40)
+
+
+@pytest.fixture
+def federate(data, tmp_path):
+    """Return a function that runs a federation and returns its directory and grid."""
+
+    def run(*, fault=None, order=None, stops=False, **overrides):
+        settings = {"num_server_rounds": 3, "client_threads": 1} | overrides
+        config = tiny_config(data, tmp_path, **settings).to_mapping()
+        grid = LocalGrid(CLIENTS, config, fault=fault, order=order)
+        before = set(tmp_path.glob("2*"))
+        if stops:
+            with pytest.raises(RunError):
+                run_server(grid, config)
+        else:
+            run_server(grid, config)
+        (path,) = set(tmp_path.glob("2*")) - before or {overrides.get("resume")}
+        return RunDirectory(Path(path)), grid
+
+    return run
+
+
+def hashes(directory):
+    summary = directory.read_json("summary.json")
+    return summary["best_sha256"], summary["final_sha256"], summary["test_accuracy"]
+
+
+def with_arrays(reply, change):
+    record = reply.content.array_records["arrays"]
+    name = next(iter(record))
+    record[name] = Array(change(record[name].numpy()))
+    return reply
+
+
+def test_result_does_not_depend_on_the_order_of_arrival(federate):
+    first, _ = federate()
+    second, _ = federate(order=lambda partition: -partition)
+    third, _ = federate(seed=2)
+    assert hashes(first) == hashes(second)
+    assert hashes(first)[:2] != hashes(third)[:2]
+    lines = [d.read_metrics() for d in (first, second)]
+    assert [line["val_accuracy"] for line in lines[0]] == [
+        line["val_accuracy"] for line in lines[1]
+    ]
+
+
+def test_bad_replies_are_named_and_the_round_goes_on(federate):
+    spoilt = {
+        0: lambda reply: with_arrays(reply, lambda a: np.full_like(a, np.nan)),
+        1: lambda reply: with_arrays(reply, lambda a: a[:1]),
+        2: lambda reply: error_reply(reply, 2, "out of memory"),
+        3: lambda reply: error_reply(reply, 5, "Node Unavailable", from_superlink=True),
+    }
+    reasons = {
+        0: "values that are not finite",
+        1: "must be float32",
+        2: "error 2: out of memory",
+        3: "error 5: Node Unavailable",
+    }
+
+    def fault(partition, round_index, reply):
+        bad = round_index == 1 and partition in spoilt
+        return spoilt[partition](reply) if bad else reply
+
+    directory, _ = federate(fault=fault, clients_per_round=CLIENTS)
+    line = directory.read_metrics()[1]
+    assert line["clients"] == [4, 5, 6, 7]
+    assert line["asked"] == list(range(CLIENTS))
+    assert {entry["client"] for entry in line["rejected"]} == set(spoilt)
+    for entry in line["rejected"]:
+        assert reasons[entry["client"]] in entry["reason"]
+    assert directory.read_json("summary.json")["status"] == "completed"
+
+
+def test_answer_to_an_earlier_round_does_not_count(federate):
+    def fault(partition, round_index, reply):
+        if (round_index, partition) == (1, 2):
+            reply.content["metrics"]["round"] = 0
+        return reply
+
+    directory, _ = federate(fault=fault, clients_per_round=CLIENTS)
+    (entry,) = directory.read_metrics()[1]["rejected"]
+    assert entry == {"client": 2, "reason": "it answers round 0, expected 1"}
+
+
+def test_stragglers_are_left_behind_at_the_deadline(federate):
+    def fault(partition, round_index, reply):
+        return None if partition in (1, 6) else reply
+
+    directory, _ = federate(
+        fault=fault, clients_per_round=CLIENTS, round_timeout_s=1.0, num_server_rounds=2
+    )
+    for line in directory.read_metrics():
+        assert line["missing"] == [1, 6]
+        assert line["clients"] == [0, 2, 3, 4, 5, 7]
+
+
+def test_over_selection_takes_the_first_replies(federate):
+    directory, grid = federate(
+        clients_per_round=3, over_selection=4, order=lambda partition: -partition
+    )
+    for line in directory.read_metrics():
+        assert len(line["asked"]) == 7
+        assert line["clients"] == line["asked"][-3:]
+        assert line["missing"] == line["asked"][:-3]
+    # Late replies were fetched and thrown away, but for those of the last round.
+    assert len(grid._replies) <= 4
+
+
+def test_round_below_the_quorum_is_repeated_with_other_clients(federate):
+    failed = []
+
+    def fault(partition, round_index, reply):
+        if round_index == 1 and len(failed) < 3:
+            failed.append(partition)
+            return error_reply(reply, 2, "broken")
+        return reply
+
+    directory, _ = federate(fault=fault, clients_per_round=3, quorum=0.5)
+    line = directory.read_metrics()[1]
+    (attempt,) = line["failed_attempts"]
+    assert attempt["asked"] == sorted(failed)
+    assert attempt["accepted"] == []
+    assert len(attempt["rejected"]) == 3
+    assert not set(line["clients"]) & set(failed)
+    assert len(line["clients"]) == 3
+
+
+def test_hopeless_round_ends_the_run_and_it_can_be_resumed(federate):
+    clean, _ = federate()
+
+    def fault(partition, round_index, reply):
+        return error_reply(reply, 2, "broken") if round_index == 2 else reply
+
+    directory, grid = federate(fault=fault, stops=True, max_round_retries=2)
+    summary = directory.read_json("summary.json")
+    assert summary["status"] == "stopped"
+    assert summary["rounds"] == 2
+    assert "3 attempts" in summary["reason"]
+    assert len(summary["failed_attempts"]) == 3
+    assert [r for r, _ in grid.asked].count(2) == 9
+    assert len(directory.read_metrics()) == 2
+    assert directory.read_state("final.safetensors")
+    resumed, _ = federate(resume=str(directory.path))
+    assert (
+        RunDirectory(directory.path).read_json("summary.json")["status"] == "completed"
+    )
+    assert hashes(resumed) == hashes(clean)
+
+
+def test_resume_takes_the_stored_config_on_server_and_clients(federate):
+    clean, _ = federate(lr=0.03, seed=5)
+
+    def crash(partition, round_index, reply):
+        if round_index == 2:
+            raise KeyboardInterrupt
+        return reply
+
+    with pytest.raises(KeyboardInterrupt):
+        federate(fault=crash, lr=0.03, seed=5, run_name="crashed")
+    path = next(clean.path.parent.glob("*-crashed"))
+    # This run's own config has another rate and seed: they must not matter.
+    resumed, _ = federate(resume=str(path), lr=0.7, seed=9)
+    assert hashes(resumed) == hashes(clean)
+
+
+def test_client_that_keeps_sending_nonsense_is_left_out(federate):
+    def fault(partition, round_index, reply):
+        if partition == 2:
+            return with_arrays(reply, lambda a: np.full_like(a, np.inf))
+        return reply
+
+    directory, _ = federate(
+        fault=fault,
+        clients_per_round=7,
+        num_server_rounds=7,
+        quarantine_after=2,
+        quarantine_rounds=2,
+    )
+    lines = directory.read_metrics()
+    caught = next(n for n, line in enumerate(lines) if line["quarantined"])
+    assert lines[caught]["quarantined"] == [2]
+    assert all(2 not in line["asked"] for line in lines[caught + 1 : caught + 3])
+    assert all(2 not in line["clients"] for line in lines)
+
+
+def test_run_survives_thirty_percent_dropouts(federate):
+    generator = np.random.default_rng(3)
+    dropped = []
+
+    def fault(partition, round_index, reply):
+        if generator.random() < 0.3:
+            dropped.append(partition)
+            return error_reply(reply, 2, "lost")
+        return reply
+
+    directory, _ = federate(fault=fault, clients_per_round=5, num_server_rounds=8)
+    lines = directory.read_metrics()
+    assert len(lines) == 8
+    noted = sum(
+        len(part["rejected"])
+        for line in lines
+        for part in (line, *line["failed_attempts"])
+    )
+    assert noted == len(dropped) > 5
+    assert directory.read_json("summary.json")["status"] == "completed"
+
+
+def test_private_run_tells_its_epsilon(federate):
+    pytest.importorskip("dp_accounting")
+    directory, _ = federate(
+        privacy="local", privacy_noise_multiplier=20.0, privacy_clip_norm=0.5
+    )
+    epsilons = [line["epsilon"] for line in directory.read_metrics()]
+    assert 0 < epsilons[0] <= epsilons[1] <= epsilons[2]
+    summary = directory.read_json("summary.json")
+    assert (summary["epsilon"], summary["delta"]) == (epsilons[2], 1e-5)
+    for line in directory.read_metrics():
+        assert line["train_loss"] is None
+        assert line["examples"] == len(line["clients"]) == 3
+
+
+@pytest.mark.parametrize("rule", ["clip", "median", "trimmed-mean"])
+def test_robust_rules_run_end_to_end(federate, rule):
+    directory, _ = federate(robust=rule, num_server_rounds=1)
+    assert directory.read_json("summary.json")["status"] == "completed"
+
+
+def test_unwritable_output_is_found_before_training(data, tmp_path):
+    blocked = tmp_path / "file"
+    blocked.write_text("not a folder")
+    config = tiny_config(data, blocked / "runs").to_mapping()
+    grid = LocalGrid(CLIENTS, config)
+    with pytest.raises(RunError, match="set output-dir to a folder you can write to"):
+        run_server(grid, config)
+    assert grid.asked == []
+
+
+def test_full_disk_is_found_before_training(data, tmp_path, monkeypatch):
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=10_000))
+    config = tiny_config(data, tmp_path).to_mapping()
+    grid = LocalGrid(CLIENTS, config)
+    with pytest.raises(RunError, match=r"needs about .* MB .* only 0\.0 MB are free"):
+        run_server(grid, config)
+    assert grid.asked == []
