@@ -57,6 +57,8 @@ def test_images_are_slim_and_their_user_is_not_root(images, target):
         "opt/fedbnn/lib/python3*/site-packages/fedbnn_core/packed/*.so"
     )
     assert native.stat().st_size > 0
+    # Without compiled files every message would compile torch anew.
+    assert list(root.glob("opt/fedbnn/lib/python3*/site-packages/torch/__pycache__/*"))
     user = images.buildah(
         *("inspect", "--type", "image", "--format", "{{.OCIv1.Config.User}}"),
         f"localhost/fedbnn-{target}",
