@@ -92,3 +92,9 @@ def small_run(tmp_path_factory):
         )
 
     return run
+
+
+@pytest.fixture(scope="session")
+def first(small_run):
+    """Return a run of the usual settings, undisturbed."""
+    return small_run()

@@ -27,11 +27,6 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(scope="module")
-def first(small_run):
-    return small_run()
-
-
 def accuracy_columns(run):
     return [
         {key: value for key, value in line.items() if key.startswith("val_")}
