@@ -19,6 +19,8 @@ def round_line(line: dict[str, Any]) -> str:
         )
     if line["train_loss"] is not None:
         parts.append(f"loss {line['train_loss']:.3f}")
+    if "epsilon" in line:
+        parts.append(f"epsilon {line['epsilon']:.2f}")
     if line["rejected"]:
         parts.append(f"{len(line['rejected'])} replies rejected")
     parts.append(f"{sum(line['seconds'].values()):.1f} s")
