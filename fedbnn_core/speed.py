@@ -1,5 +1,6 @@
 """Measure a packed network against float32 and int8 runtimes, side by side."""
 
+import contextlib
 import logging
 import tempfile
 import time
@@ -195,7 +196,8 @@ def _onnx_runners(
     options.inter_op_num_threads = 1
     options.log_severity_level = 3
     runners: dict[str, Runner] = {}
-    with tempfile.TemporaryDirectory() as folder:
+    # Its tools leave scratch files in the working directory if they are interrupted.
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
         float_path, int8_path = _write_onnx(model, shape, images, Path(folder))
         for name, path in (
             ("onnxruntime_fp32", float_path),
