@@ -32,6 +32,8 @@ class Browser:
                 "mobile": width < 600,
             },
         )
+        # Leave the page before: one that polls may still ask or complain.
+        self.driver.get("about:blank")
         self.driver.get_log("browser")
         self.driver.get_log("performance")
         self.driver.get(url)
