@@ -29,8 +29,8 @@ run: $(STAMP) ## Train a 1-bit network in a simulated federation on the embedded
 test: $(STAMP) ## Run all tests
 	@$(BIN)/python -m pytest $(ARGS)
 
-test-deploy: $(STAMP) ## Run the deployment tests: fleets, faults, images (minutes; root for some)
-	@$(BIN)/python -m pytest -m deploy tests/deploy $(ARGS)
+test-deploy: $(STAMP) ## Run the deployment tests: fleets, faults, images (20 minutes; root for some)
+	@$(BIN)/python -m pytest -m 'deploy or slow' tests/deploy $(ARGS)
 
 check: $(STAMP) ## Lint, check the formatting and the types
 	@$(BIN)/ruff check .

@@ -1,8 +1,8 @@
 """Combine ten ConvNeXt-Tiny replies: time beside a plain sum, and peak memory.
 
-The plain sum adds up the same arrays, weighted, in float32 with numpy. FedBNN sums in
-float64 and also standardises and rotates every binary weight of every reply, some
-1e11 more operations; the mean alone is what FedAvg does.
+The plain sum adds up the same arrays, weighted, in float32 with numpy. The server
+averages in float64. In a round that is evaluated it also standardises and rotates
+every binary weight of every reply, which takes the number of operations printed.
 """
 
 import threading
@@ -53,12 +53,23 @@ def plain_sum(replies: list[StoredReply]) -> Arrays:
 
 
 def mean_only(replies: list[StoredReply], names: Arrays) -> Arrays:
-    """Return FedAvg's mean, in float64."""
+    """Return the float64 mean on one processor."""
     weights = normalised_weights(replies)
     return {
         name: mean_array([reply.array(name) for reply in replies], weights)
         for name in names
     }
+
+
+def rotation_operations(rotations: Arrays, arrays: Arrays) -> int:
+    """Count the products and sums of R1^T X R2 over all filters of all replies."""
+    names = [name.removesuffix(".r1") for name in rotations if name.endswith(".r1")]
+    return REPLIES * sum(
+        2
+        * arrays[f"{name}.weight"].size
+        * (len(rotations[f"{name}.r1"]) + len(rotations[f"{name}.r2"]))
+        for name in names
+    )
 
 
 def anonymous_bytes() -> int:
@@ -106,8 +117,11 @@ def main() -> None:
     extra = peak_extra_bytes(combine_and_score)
     jobs: dict[str, Callable[[], object]] = {
         "plain float32 sum": lambda: plain_sum(replies),
-        "float64 mean (FedAvg)": lambda: mean_only(replies, arrays),
-        "mean and rotated mean (FedBNN)": lambda: method.combine(replies, arrays),
+        "float64 mean, one processor": lambda: mean_only(replies, arrays),
+        "round without evaluation": lambda: method.combine(replies, arrays),
+        "round with evaluation: mean, w_R": lambda: method.combine(
+            replies, arrays
+        ).candidates["rotated"],
     }
     wall: dict[str, list[float]] = {name: [] for name in jobs}
     cpu: dict[str, list[float]] = {name: [] for name in jobs}
@@ -121,6 +135,8 @@ def main() -> None:
     print(
         f"{REPLIES} ConvNeXt-Tiny replies, {size:.1f} M values each; best of {REPEATS}"
     )
+    operations = rotation_operations(rotations, arrays)
+    print(f"  the rotations take {operations:.1e} operations")
     base = next(iter(jobs))
     for name in jobs:
         print(

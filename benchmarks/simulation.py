@@ -25,8 +25,8 @@ from fedbnn_core.config import RunConfig
 from fedbnn_core.launch import run_simulation
 from fedbnn_core.launch.processes import marked_processes
 from fedbnn_core.methods import create_method
+from fedbnn_core.run_data import load_run_dataset
 from fedbnn_core.run_directory import RunDirectory
-from fedbnn_core.server_run import load_run_dataset
 
 CLIENTS, PER_ROUND, ROUNDS = 100, 10, 7
 

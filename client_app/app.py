@@ -1,6 +1,8 @@
 """The Flower ClientApp: read the message, let the core train, reply."""
 
 import json
+import time
+from logging import INFO, WARNING
 from pathlib import Path
 
 from flwr.app import (
@@ -13,6 +15,7 @@ from flwr.app import (
     RecordDict,
 )
 from flwr.clientapp import ClientApp
+from flwr.common.logger import log
 
 from fedbnn_core import __version__
 
@@ -34,11 +37,20 @@ def introduce(message: Message, context: Context) -> Message:
             "stores-models": "model-dir" in node,
         }
     )
-    if "data" in node:
+    question = message.content.config_records["identity"]
+    if question["version"] != __version__:
+        log(
+            WARNING,
+            "The server runs fedbnn %s, this device %s, so it is left out. Install "
+            "the same version on both sides.",
+            *(question["version"], __version__),
+        )
+    elif "data" in node:
         from client_app.own_data import describe_own_data
 
-        question = message.content.config_records["identity"]
         identity.update(describe_own_data(str(node["data"]), str(question["task"])))
+        if "problem" in identity:
+            log(WARNING, "This device is left out: %s", identity["problem"])
     return Message(content=RecordDict({"identity": identity}), reply_to=message)
 
 
@@ -75,7 +87,18 @@ def train(message: Message, context: Context) -> Message:
     local = LocalRound(
         {**context.run_config, **stored}, context.node_config, order, broadcast
     )
+    started = time.monotonic()
     update, num_examples = local.train()
+    if "device-name" in context.node_config:
+        # For the device's owner; a simulation would print it for every client.
+        log(
+            INFO,
+            "round %d/%d: trained on %d images in %.2f s",
+            int(str(order["round"])) + 1,
+            int(str(order["num-rounds"])),
+            num_examples,
+            time.monotonic() - started,
+        )
     if local.config.privacy == "local":
         from client_app.private_round import private_arrays
 

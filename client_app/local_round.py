@@ -21,12 +21,14 @@ from fedbnn_core.data.batches import ClientData
 from fedbnn_core.fleet.own_data import DataTask, load_own_data
 from fedbnn_core.methods import create_method
 from fedbnn_core.methods.base import ClientUpdate, Method
-from fedbnn_core.server_run import load_run_dataset, run_partition
+from fedbnn_core.run_data import load_run_dataset, run_partition
 from fedbnn_core.training import LocalTask, choose_device
 
 __all__ = ["LocalRound", "run_local_round"]
 
 _Key = tuple[tuple[str, Value], ...]
+_LOCAL_KEYS = ("data-dir", "client-threads")
+"""Config keys that a device decides for itself."""
 
 
 class LocalRound:
@@ -36,7 +38,8 @@ class LocalRound:
     ----------
     run_config : the run's config as Flower delivers it.
     node_config : this node's ``partition-id``; where a device has them, the path of
-        its own images as ``data`` and of its datasets as ``data-dir``.
+        its own images as ``data``, of its datasets as ``data-dir``, and its
+        ``client-threads``.
     order : the server's ``round``, ``num-rounds`` and ``partition-file``; with
         devices also ``num-partitions`` and ``task``.
     broadcast : the server's arrays.
@@ -49,8 +52,8 @@ class LocalRound:
         order: Mapping[str, Any],
         broadcast: Arrays,
     ) -> None:
-        places = {k: node_config[k] for k in ("data-dir",) if k in node_config}
-        key = tuple(sorted({**run_config, **places}.items()))
+        local = {k: node_config[k] for k in _LOCAL_KEYS if k in node_config}
+        key = tuple(sorted({**run_config, **local}.items()))
         own = str(node_config.get("data", ""))
         task = str(order["task"]) if own else ""
         self.config, self._method, self._model, dataset = _prepare(key, own, task)

@@ -23,6 +23,7 @@ __all__ = [
     "channels_last",
     "mixed_sign",
     "standardize_filters",
+    "standardize_in_place",
     "surrogate_gradient",
 ]
 
@@ -122,11 +123,11 @@ def standardize_filters(weights: Tensor) -> Tensor:
     The unbiased standard deviation is used. A filter of one weight has none and is
     returned as it is.
     """
-    return _standardize_(weights.clone())[0]
+    return standardize_in_place(weights.clone())[0]
 
 
-def _standardize_(weights: Tensor) -> tuple[Tensor, Tensor]:
-    """Standardise in place; return the weights and the filters' deviations."""
+def standardize_in_place(weights: Tensor) -> tuple[Tensor, Tensor]:
+    """Set contiguous weights to std(w); return them and the filters' deviations."""
     flat = weights.reshape(weights.shape[0], -1)
     if flat.shape[1] == 1:
         return weights, torch.ones_like(flat)
@@ -195,7 +196,7 @@ class _MixedSign(torch.autograd.Function):
         k: float,
     ) -> Tensor:
         a, b = float(alpha), float(beta)
-        z, deviation = _standardize_(torch.lerp(w_server, w_local, lam))
+        z, deviation = standardize_in_place(torch.lerp(w_server, w_local, lam))
         mixed = (z * (1.0 - a)).add_(z_server, alpha=a * (1.0 - b))
         _add_rotated_(mixed, z, r1.t(), r2, scale=a * b, keep=1.0)
         ctx.save_for_backward(

@@ -177,10 +177,11 @@ def _flops(
 
     def count(layer: nn.Module, _inputs: tuple[Tensor, ...], output: Tensor) -> None:
         uses = output[0, 0].numel()
-        flops[type(layer)] += 2 * layer.get_parameter("weight").numel() * uses
+        kind = next(kind for kind in kinds if isinstance(layer, kind))
+        flops[kind] += 2 * layer.get_parameter("weight").numel() * uses
 
     for module in model.modules():
-        if type(module) in kinds:
+        if isinstance(module, kinds):
             module.register_forward_hook(count)
     with torch.no_grad():
         model.eval()(torch.empty(1, *input_shape, device="meta"))

@@ -14,6 +14,7 @@ from fedbnn_core.aggregation import Array, Arrays
 from fedbnn_core.errors import RunError
 
 __all__ = [
+    "append_durably",
     "disk_errors",
     "from_safetensors",
     "remove_leftovers",
@@ -63,6 +64,20 @@ def write_durably(path: Path, content: bytes) -> None:
             Path(temporary).unlink(missing_ok=True)
             raise
         _sync_folder(path.parent)
+
+
+def append_durably(path: Path, content: bytes) -> None:
+    """Add to a file; what was added survives a crash right after the return.
+
+    Raises
+    ------
+    RunError
+        The disk is full or the file cannot be written.
+    """
+    with disk_errors(path), path.open("ab") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def _sync_folder(folder: Path) -> None:

@@ -143,23 +143,24 @@ def _array(tensor: Tensor) -> Floats:
     return tensor.detach().cpu().float().numpy()
 
 
-def _affine(norm: BatchNorm, conv: RotatedBinaryConv2d | None = None) -> dict[str, Any]:
+def _affine(norm: BatchNorm) -> dict[str, Any]:
     """Return BN as gain and offset, rounded as torch's kernel rounds them.
 
     fma(x, gain, offset) with gain = gamma * (1 / sqrt(var + eps)) and
-    offset = beta - mean * gain in one rounding. A preceding scale s and bias b fold
-    in: gain * s, offset + gain * b.
+    offset = beta - mean * gain in one rounding.
     """
     mean = _array(cast(Tensor, norm.running_mean))
     variance = _array(cast(Tensor, norm.running_var))
     inverse = np.float32(1) / np.sqrt(variance + np.float32(norm.eps))
     gain = (inverse * _array(norm.weight)).astype(np.float32)
     offset = _array(norm.bias) - mean.astype(np.float64) * gain
-    if conv is not None and conv.bias is not None:
-        offset = offset + gain * _array(conv.bias).astype(np.float64)
-    if conv is not None and conv.scale is not None:
-        gain = gain * _array(conv.scale)
     return {"gain": gain, "offset": offset.astype(np.float32)}
+
+
+def _biased(conv: RotatedBinaryConv2d, norm: BatchNorm) -> dict[str, Any]:
+    """Return a binary convolution's bias and its BN, rounded one after the other."""
+    bias = None if conv.bias is None else _array(conv.bias)
+    return {"bias": bias, **_affine(norm)}
 
 
 def _threshold(conv: RotatedBinaryConv2d, norm: BatchNorm) -> dict[str, Any]:
@@ -170,8 +171,6 @@ def _threshold(conv: RotatedBinaryConv2d, norm: BatchNorm) -> dict[str, Any]:
     """
     sums = torch.from_numpy(reachable_sums(conv.weights_per_filter))
     values = sums.expand(1, conv.out_channels, 1, -1)
-    if conv.scale is not None:
-        values = values * conv.scale[:, None, None]
     if conv.bias is not None:
         values = values + conv.bias[:, None, None]
     positive = (norm(values.contiguous()) >= 0)[0, :, 0].numpy()
@@ -321,7 +320,7 @@ def _pack_convnext_block(
         for conv in (block.depthwise, block.expand, block.reduce)
     )
     hidden = _binary_conv(
-        builder, depthwise, value, **_affine(block.depthwise_norm, depthwise)
+        builder, depthwise, value, **_biased(depthwise, block.depthwise_norm)
     )
     hidden = _layer_norm(builder, block.norm, hidden)
     hidden = _binary_conv(
@@ -333,7 +332,7 @@ def _pack_convnext_block(
         hidden,
         residual=value,
         scale=_array(block.layer_scale),
-        **_affine(block.reduce_norm, reduce),
+        **_biased(reduce, block.reduce_norm),
     )
 
 
@@ -348,6 +347,6 @@ def _pack_convnext(builder: GraphBuilder, model: ConvNeXtTiny, value: Value) -> 
             value = _layer_norm(builder, layer, value)
         elif isinstance(layer, RotatedBinaryConv2d):
             norm = cast(nn.BatchNorm2d, following)
-            value = _binary_conv(builder, layer, value, **_affine(norm, layer))
+            value = _binary_conv(builder, layer, value, **_biased(layer, norm))
     value = builder.add(Kind.MEAN, model.head_norm.normalized_shape[0], value)
     return _layer_norm(builder, model.head_norm, value)

@@ -15,6 +15,8 @@ from fedbnn_core.binarize import (
     mixed_sign,
     standardize_filters,
 )
+from fedbnn_core.config import ACTIVATIONS, ROTATION_STARTS
+from fedbnn_core.errors import ConfigError
 from fedbnn_core.rotation import (
     angular_cosine,
     common_start,
@@ -35,9 +37,6 @@ __all__ = [
     "rotations",
 ]
 
-ACTIVATIONS = ("static", "per-sample")
-ROTATION_STARTS = ("identity", "haar")
-
 
 @dataclass(frozen=True)
 class BinaryOptions:
@@ -57,11 +56,11 @@ class BinaryOptions:
 
     def __post_init__(self) -> None:
         if self.activation not in ACTIVATIONS:
-            raise ValueError(
+            raise ConfigError(
                 f"activation must be one of {ACTIVATIONS}, got {self.activation!r}"
             )
         if self.rotation_start not in ROTATION_STARTS:
-            raise ValueError(
+            raise ConfigError(
                 f"rotation_start must be one of {ROTATION_STARTS}, "
                 f"got {self.rotation_start!r}"
             )

@@ -8,16 +8,18 @@ same client add up. Being sampled at random does not help, because the server se
 replied.
 """
 
+import json
 import math
 from collections import Counter
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Collection
+from pathlib import Path
 
 import numpy as np
 
 from fedbnn_core.aggregation import Arrays
 from fedbnn_core.config import RunConfig
-from fedbnn_core.errors import ConfigError
+from fedbnn_core.durable import append_durably, write_durably
+from fedbnn_core.errors import ConfigError, RunError
 
 __all__ = ["ClientAccountant", "create_accountant", "mechanism_epsilon", "publishable"]
 
@@ -25,9 +27,11 @@ _SMALLEST_VARIANCE = 1e-3
 
 
 class ClientAccountant:
-    """Track the epsilon of the client that replied most often.
+    """Track the epsilon of the client that was asked most often.
 
-    The figures come from the RDP accountant of dp-accounting.
+    The figures come from the RDP accountant of dp-accounting. A client that is asked
+    may reply even if the server dies at once, so the question is noted on disk before
+    it is sent: a resumed run knows of every release, those to lost rounds included.
 
     Parameters
     ----------
@@ -47,37 +51,49 @@ class ClientAccountant:
         self._noise_multiplier = noise_multiplier
         self._delta = delta
         self._releases: Counter[int] = Counter()
-        self._lost_rounds = 0
+        self._ledger: Path | None = None
 
-    def record(self, clients: Iterable[int]) -> None:
-        """Count one release of each client that was asked."""
+    def use_ledger(self, path: Path) -> None:
+        """Count what a file says was released, and note all further releases there.
+
+        Raises
+        ------
+        RunError
+            The file is damaged, or cannot be written.
+        """
+        content = path.read_bytes() if path.is_file() else b""
+        # A line that was cut off belongs to a question that was never sent.
+        complete = content[: content.rfind(b"\n") + 1]
+        for number, line in enumerate(complete.splitlines(), start=1):
+            try:
+                self._releases.update(int(client) for client in json.loads(line))
+            except (ValueError, TypeError) as error:
+                raise RunError(
+                    f"line {number} of {path} is damaged, and so the privacy spent "
+                    "is not known; restore the file or start a new run"
+                ) from error
+        write_durably(path, complete)
+        self._ledger = path
+
+    def record(self, clients: Collection[int]) -> None:
+        """Count one release of each client that is about to be asked."""
+        if self._ledger is not None:
+            append_durably(self._ledger, (json.dumps(list(clients)) + "\n").encode())
         self._releases.update(clients)
 
-    def add_lost_rounds(self, rounds: int) -> None:
-        """Count releases that nobody noted, before a crash, against every client."""
-        self._lost_rounds += rounds
+    def releases(self) -> int:
+        """Return how many updates all clients together were asked for."""
+        return self._releases.total()
 
     def epsilon(self) -> float:
         """Return the largest epsilon of any client so far."""
-        releases = max(self._releases.values(), default=0) + self._lost_rounds
+        releases = max(self._releases.values(), default=0)
         if releases == 0:
             return 0.0
         accountant = self._accounting.rdp.RdpAccountant()
         event = self._accounting.GaussianDpEvent(self._noise_multiplier / 2)
         accountant.compose(event, releases)
         return float(accountant.get_epsilon(self._delta))
-
-    def state(self) -> dict[str, Any]:
-        """Return the counts for a checkpoint."""
-        return {
-            "releases": sorted(self._releases.items()),
-            "lost_rounds": self._lost_rounds,
-        }
-
-    def load_state(self, state: dict[str, Any]) -> None:
-        """Restore the counts of a checkpoint."""
-        self._releases = Counter({int(c): int(n) for c, n in state["releases"]})
-        self._lost_rounds = state["lost_rounds"]
 
 
 def create_accountant(config: RunConfig) -> ClientAccountant | None:

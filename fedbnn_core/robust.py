@@ -15,12 +15,14 @@ import numpy as np
 
 from fedbnn_core.aggregation import Array, ReplyArrays, Rule, mean_array
 from fedbnn_core.config import RunConfig
+from fedbnn_core.replies import StoredReply
 
 __all__ = [
     "ClippedReply",
     "clip_replies",
     "combination_rule",
     "median_array",
+    "prepare_replies",
     "trimmed_mean_array",
 ]
 
@@ -123,3 +125,23 @@ def clip_replies(
         ClippedReply(reply, broadcast, limit / norm) if norm > limit else reply
         for reply, norm in zip(replies, norms, strict=True)
     ]
+
+
+def prepare_replies(
+    config: RunConfig,
+    replies: Sequence[StoredReply],
+    norms: Mapping[int, float],
+    broadcast: Mapping[str, Array],
+) -> Sequence[ReplyArrays]:
+    """Return the replies as they are combined: clipped, if so configured.
+
+    ``norms`` holds the L2 norm of each client's update.
+    """
+    if config.robust != "clip":
+        return replies
+    return clip_replies(
+        replies,
+        [norms[reply.partition_id] for reply in replies],
+        broadcast,
+        max_norm=config.robust_clip_norm,
+    )

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 __all__ = [
+    "Rotation",
     "angular_cosine",
     "common_start",
     "factor_pair",

@@ -3,6 +3,7 @@
 runs/<time>-<name>/config.json       resolved config, seed, versions
 partition.npz     who holds which sample
 metrics.jsonl     one line per round
+privacy.jsonl     the clients asked in each attempt at a round of a private run
 progress.json     how far the round is that is under way
 tensorboard/      event files
 best.safetensors  the model of the best round, as evaluated
@@ -17,6 +18,7 @@ import hashlib
 import json
 import math
 import os
+import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -24,6 +26,7 @@ from typing import IO, Any
 
 from fedbnn_core.aggregation import Arrays
 from fedbnn_core.durable import (
+    append_durably,
     disk_errors,
     from_safetensors,
     remove_leftovers,
@@ -32,7 +35,7 @@ from fedbnn_core.durable import (
 )
 from fedbnn_core.errors import RunError
 
-__all__ = ["RunDirectory"]
+__all__ = ["RunDirectory", "require_output_folder"]
 
 _METRICS = "metrics.jsonl"
 
@@ -58,10 +61,7 @@ class RunDirectory:
             except FileExistsError:
                 continue
             except OSError as error:
-                raise RunError(
-                    f"cannot create a run directory in {parent}: {error.strerror}; "
-                    "set output-dir to a folder you can write to"
-                ) from error
+                raise _cannot_create(parent, error) from error
             return cls(path)
         raise RunError(f"{parent} already holds 1000 runs named {stamp}-{name}")
 
@@ -128,7 +128,7 @@ class RunDirectory:
         """Say how far the current round is, for whoever watches.
 
         Not synced to disk: it is stale after a crash anyway, and a round of many
-        clients writes it often.
+        clients writes it often. A full disk is left for the checkpoint to report.
         """
         content = {
             "round": round_number,
@@ -137,8 +137,9 @@ class RunDirectory:
             "rejected": rejected,
         }
         temporary = self.path / "progress.json.tmp"
-        temporary.write_text(json.dumps(content), encoding="utf-8")
-        temporary.replace(self.path / "progress.json")
+        with contextlib.suppress(OSError):
+            temporary.write_text(json.dumps(content), encoding="utf-8")
+            temporary.replace(self.path / "progress.json")
 
     def append_metrics(self, line: Mapping[str, Any]) -> None:
         """Append one line to ``metrics.jsonl`` and flush it to disk.
@@ -146,11 +147,7 @@ class RunDirectory:
         JSON has no NaN: figures that are not finite become null.
         """
         content = (json.dumps(_finite(line)) + "\n").encode()
-        path = self.path / _METRICS
-        with disk_errors(path), path.open("ab") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
+        append_durably(self.path / _METRICS, content)
         self._metrics_bytes += len(content)
         self._metrics_hash.update(content)
 
@@ -205,6 +202,23 @@ class RunDirectory:
         except OSError as error:
             raise RunError(f"cannot read {path}: {error}") from error
         return from_safetensors(content, path=path)
+
+
+def require_output_folder(parent: Path) -> None:
+    """Raise `RunError` unless run directories can be made in a folder."""
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=parent):
+            pass
+    except OSError as error:
+        raise _cannot_create(parent, error) from error
+
+
+def _cannot_create(parent: Path, error: OSError) -> RunError:
+    return RunError(
+        f"cannot create a run directory in {parent}: {error.strerror}; "
+        "set output-dir to a folder you can write to"
+    )
 
 
 def _finite(content: Any) -> Any:

@@ -5,9 +5,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-__all__ = ["RunFollower", "seconds_left"]
+__all__ = ["RECENT_ROUNDS", "RunFollower", "seconds_left"]
 
-_RECENT = 10
+RECENT_ROUNDS = 10
+"""The rounds whose length tells how long the next ones take."""
 
 
 class RunFollower:
@@ -67,7 +68,7 @@ class RunFollower:
 
 def seconds_left(lines: Sequence[Mapping[str, Any]]) -> float | None:
     """Estimate the time to the end from the ten newest rounds."""
-    recent = [sum(line.get("seconds", {}).values()) for line in lines[-_RECENT:]]
+    recent = [sum(line.get("seconds", {}).values()) for line in lines[-RECENT_ROUNDS:]]
     if not recent:
         return None
     remaining = lines[-1]["num_rounds"] - lines[-1]["round"]

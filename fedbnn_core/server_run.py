@@ -1,11 +1,10 @@
-"""The server's side of a run, without Flower: state, evaluation, best model, files."""
+"""The server's side of a run, without Flower: one round after the other."""
 
-import hashlib
 import math
 import shutil
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,54 +12,29 @@ import numpy as np
 import torch
 
 from fedbnn_core import __version__
-from fedbnn_core.aggregation import Arrays, ReplyArrays
+from fedbnn_core.aggregation import Arrays
 from fedbnn_core.binarize import Sharpness
-from fedbnn_core.checkpoint import Checkpoint, CheckpointFolder
-from fedbnn_core.complexity import model_sizes
+from fedbnn_core.checkpoint import CheckpointFolder
 from fedbnn_core.config import RunConfig
-from fedbnn_core.data import (
-    Dataset,
-    limited,
-    load_dataset,
-    partition_indices,
-    save_partition,
-    split_test,
-)
+from fedbnn_core.data import save_partition
 from fedbnn_core.durable import disk_errors, require_space
 from fedbnn_core.errors import ConfigError, RunError
-from fedbnn_core.evaluation import Evaluation, HeldOut, evaluate
 from fedbnn_core.methods import create_method
-from fedbnn_core.methods.base import load_arrays
 from fedbnn_core.privacy import create_accountant
 from fedbnn_core.quarantine import Quarantine
 from fedbnn_core.replies import SPILL_PREFIX, StoredReply
-from fedbnn_core.robust import clip_replies
+from fedbnn_core.robust import prepare_replies
+from fedbnn_core.run_data import load_run_dataset, run_partition
 from fedbnn_core.run_directory import RunDirectory
+from fedbnn_core.run_evaluation import BestModel, RunEvaluation
+from fedbnn_core.run_state import RunState, state_hash
 from fedbnn_core.sampling import sample_clients
 from fedbnn_core.tracking import RunTrackers
-from fedbnn_core.traffic import RoundTraffic, weighted_mean
+from fedbnn_core.traffic import RoundTraffic, layer_figures, weighted_mean
 from fedbnn_core.training import choose_device
 from fedbnn_core.validation import ReplyRules
 
-__all__ = [
-    "BestModel",
-    "RoundTraffic",
-    "ServerRun",
-    "load_run_dataset",
-    "run_partition",
-    "state_hash",
-    "stored_config",
-]
-
-
-@dataclass
-class BestModel:
-    """The best round so far, by accuracy on the validation half."""
-
-    round: int = 0
-    accuracy: float = -1.0
-    loss: float = float("inf")
-    state: Arrays = field(default_factory=dict)
+__all__ = ["ServerRun", "stored_config"]
 
 
 class ServerRun:
@@ -90,23 +64,19 @@ class ServerRun:
                 f"method {config.method!r} has no private mode; set privacy to 'none' "
                 "or method to 'fedbnn' or 'fedavg'"
             )
-        self.accountant = create_accountant(config)
         self.device = choose_device(config.device)
-        self._model = self.method.evaluation_model().to(self.device)
-        self._nominal = self.method.nominal_bytes()
-        validation, test = split_test(self.dataset, config.data_seed)
-        self._validation, self._test = (
-            self._held_out(half) for half in (validation, test)
+        self._evaluation = RunEvaluation(
+            self.method, self.dataset, seed=config.data_seed, device=self.device
         )
-        self.broadcast = self.method.initial_broadcast()
-        self.rounds_done = 0
-        self.best = BestModel()
-        self.quarantine = Quarantine(
-            after=config.quarantine_after, rounds=config.quarantine_rounds
+        self._nominal = self.method.nominal_bytes()
+        self._state = RunState(
+            broadcast=self.method.initial_broadcast(),
+            quarantine=Quarantine(
+                after=config.quarantine_after, rounds=config.quarantine_rounds
+            ),
+            accountant=create_accountant(config),
         )
         self._failed_attempts: list[dict[str, Any]] = []
-        self._earlier_seconds = 0.0
-        self.started_at = time.monotonic()
         partition = run_partition(config, self.dataset, num_partitions)
         expected = self.method.expected_reply()
         self.rules = ReplyRules(
@@ -123,6 +93,8 @@ class ServerRun:
                 config.run_name or f"{config.method}-{_slug(config.dataset)}",
             )
         self.directory.lock()
+        if self._state.accountant:
+            self._state.accountant.use_ledger(self.directory.path / "privacy.jsonl")
         self.partition_file = self.directory.path / "partition.npz"
         self._checkpoints = CheckpointFolder(
             self.directory.path / "checkpoints", keep=config.keep_checkpoints
@@ -159,39 +131,32 @@ class ServerRun:
             "std": list(self.dataset.std),
         }
 
-    def _held_out(self, indices: np.ndarray[Any, Any]) -> HeldOut:
-        data = self.dataset
-        return HeldOut(
-            data.x_test[indices],
-            data.y_test[indices],
-            data.test_mean,
-            data.test_std,
-            num_classes=data.num_classes,
-            device=self.device,
-        )
+    @property
+    def broadcast(self) -> Arrays:
+        """The state that the next round's clients get."""
+        return self._state.broadcast
+
+    @property
+    def rounds_done(self) -> int:
+        """How many rounds are over."""
+        return self._state.rounds_done
+
+    @property
+    def best(self) -> BestModel:
+        """The best model so far."""
+        return self._state.best
+
+    def elapsed_seconds(self) -> float:
+        """Return the run's time so far, that before a resume included."""
+        return self._state.elapsed_seconds()
 
     def _save_checkpoint(self, previous: Arrays) -> None:
-        best = self.best
         self._checkpoints.save(
-            Checkpoint(
-                round=self.rounds_done,
-                weights=self.broadcast,
+            self._state.to_checkpoint(
+                self.config,
                 previous=previous,
-                best=best.state,
-                best_round=best.round,
-                method=self.method.server_state(),
-                facts={
-                    # Sampling has no state: it follows from seed, round and attempt.
-                    "seed": self.config.seed,
-                    "names": list(self.broadcast),
-                    "best_accuracy": best.accuracy,
-                    "best_loss": best.loss if math.isfinite(best.loss) else None,
-                    "quarantine": self.quarantine.to_json(),
-                    "privacy": None if not self.accountant else self.accountant.state(),
-                    "metrics": self.directory.metrics_position(),
-                    "elapsed_seconds": self.elapsed_seconds(),
-                    "fedbnn_version": __version__,
-                },
+                method=self.method,
+                directory=self.directory,
             )
         )
 
@@ -206,40 +171,22 @@ class ServerRun:
             (self.directory.path / "metrics.jsonl").unlink(missing_ok=True)
             self._save_checkpoint(previous={})
             return
-        facts = checkpoint.facts
-        # In the old order: safetensors sorts the names.
-        self.broadcast = {name: checkpoint.weights[name] for name in facts["names"]}
-        self.rounds_done = checkpoint.round
-        if checkpoint.best:
-            loss = facts["best_loss"]
-            self.best = BestModel(
-                checkpoint.best_round,
-                facts["best_accuracy"],
-                math.inf if loss is None else loss,
-                checkpoint.best,
-            )
-            self._write_best()
-        self.method.load_server_state(checkpoint.method)
-        self.quarantine.load_json(facts["quarantine"])
-        if self.accountant:
-            self.accountant.load_state(facts["privacy"])
-            # Clients may have replied to rounds that are done again.
-            self.accountant.add_lost_rounds(self.config.checkpoint_every)
-        if not self.directory.rewind_metrics(facts["metrics"]):
+        intact = self._state.restore(
+            checkpoint, method=self.method, directory=self.directory
+        )
+        if not intact:
             self.notes.append("metrics.jsonl was changed since the checkpoint")
-        self._earlier_seconds = facts["elapsed_seconds"]
+        if self.best.state:
+            self._write_best()
         self.notes.append(f"Resuming after round {self.rounds_done}")
-
-    def elapsed_seconds(self) -> float:
-        """Return the run's time so far, that before a resume included."""
-        return round(self._earlier_seconds + time.monotonic() - self.started_at, 3)
 
     def sample(
         self, available: Sequence[int], *, tried: Collection[int] = ()
     ) -> list[int]:
         """Return the sorted partition ids that are asked to train in the next round.
 
-        Clients in quarantine are left out as long as there are enough others.
+        Clients in quarantine are left out as long as there are enough others. In a
+        private run this spends their privacy.
 
         Parameters
         ----------
@@ -247,14 +194,17 @@ class ServerRun:
         tried : the clients of this round's earlier attempts.
         """
         wanted = self.config.clients_per_round + self.config.over_selection
-        return sample_clients(
-            self.quarantine.admitted(available, self.rounds_done, wanted),
+        chosen = sample_clients(
+            self._state.quarantine.admitted(available, self.rounds_done, wanted),
             wanted,
             seed=self.config.seed,
             round_index=self.rounds_done,
             attempt=len(self._failed_attempts),
             tried=tried,
         )
+        if self._state.accountant:
+            self._state.accountant.record(chosen)
+        return chosen
 
     def admit_examples(self, count: int) -> None:
         """Accept replies from a device that said it holds so many images of its own."""
@@ -269,8 +219,6 @@ class ServerRun:
     def fail_attempt(self, traffic: RoundTraffic) -> None:
         """Note an attempt below the quorum; raise `RunError` after the last one."""
         self._failed_attempts.append(traffic.attempt())
-        if self.accountant:
-            self.accountant.record(traffic.asked)
         self._judge_clients(traffic, good=traffic.update_norms)
         if len(self._failed_attempts) > self.config.max_round_retries:
             raise RunError(
@@ -282,7 +230,7 @@ class ServerRun:
             )
 
     def _judge_clients(self, traffic: RoundTraffic, good: Iterable[int]) -> list[int]:
-        return self.quarantine.record(
+        return self._state.quarantine.record(
             self.rounds_done,
             good=good,
             bad=[entry["client"] for entry in traffic.rejected],
@@ -298,54 +246,49 @@ class ServerRun:
         dict
             The line as written to ``metrics.jsonl``.
         """
+        config, state = self.config, self._state
         started = time.monotonic()
-        previous = self.broadcast
-        result = self.method.combine(self._prepared(replies, traffic), previous)
+        previous, round_index = state.broadcast, state.rounds_done
+        prepared = prepare_replies(config, replies, traffic.update_norms, previous)
+        result = self.method.combine(prepared, previous)
         combined = time.monotonic()
-        round_index = self.rounds_done
         quarantined = self._judge_clients(
             traffic, good=[reply.partition_id for reply in replies]
         )
-        self.broadcast = result.broadcast
-        self.rounds_done += 1
-        line: dict[str, Any] = {
-            "round": self.rounds_done,
-            "num_rounds": self.config.num_server_rounds,
-        }
-        is_last = self.rounds_done == self.config.num_server_rounds
-        if is_last or self.rounds_done % self.config.evaluate_every == 0:
-            line |= self._evaluate_candidates(result.candidates)
+        state.broadcast = result.broadcast
+        state.rounds_done += 1
+        is_last = state.rounds_done == config.num_server_rounds
+        scores: dict[str, float] = {}
+        if is_last or state.rounds_done % config.evaluate_every == 0:
+            scores, state.best = self._evaluation.score_candidates(
+                result.candidates, state.rounds_done, state.best
+            )
+            if state.best.round == state.rounds_done:
+                self._write_best()
         evaluated = time.monotonic()
-        line |= {
-            "best_round": self.best.round,
-            "best_val_accuracy": self.best.accuracy,
+        line: dict[str, Any] = {
+            "round": state.rounds_done,
+            "num_rounds": config.num_server_rounds,
+            **scores,
+            "best_round": state.best.round,
+            "best_val_accuracy": state.best.accuracy,
             "train_loss": weighted_mean(replies, traffic.losses),
-            "lr": self.config.learning_rate(round_index),
-            "t": Sharpness.at(round_index, self.config.num_server_rounds, 0, 1).t,
-            "layers": self._layer_figures(result.layers, replies, traffic),
-            "clients": [reply.partition_id for reply in replies],
-            "examples": sum(reply.num_examples for reply in replies),
-            "asked": traffic.asked,
-            "missing": traffic.missing,
-            "rejected": traffic.rejected,
+            "lr": config.learning_rate(round_index),
+            "t": Sharpness.at(round_index, config.num_server_rounds, 0, 1).t,
+            "layers": layer_figures(result.layers, replies, traffic),
+            **traffic.figures(replies, self._nominal),
             "failed_attempts": self._failed_attempts,
             "quarantined": quarantined,
-            "update_norm": weighted_mean(replies, traffic.update_norms),
-            "bytes_up": traffic.bytes_up,
-            "bytes_down": traffic.bytes_down,
-            "bytes_up_nominal": self._nominal.up * len(replies),
-            "bytes_down_nominal": self._nominal.down * len(traffic.asked),
         }
-        if self.accountant:
-            self.accountant.record(traffic.asked)
-            line["epsilon"] = self.accountant.epsilon()
+        if state.accountant:
+            line["epsilon"] = state.accountant.epsilon()
         line |= {
             "seconds": {
                 "train": round(traffic.train_seconds, 3),
                 "aggregate": round(combined - started, 3),
                 "evaluate": round(evaluated - combined, 3),
             },
-            "elapsed_seconds": self.elapsed_seconds(),
+            "elapsed_seconds": state.elapsed_seconds(),
         }
         self._failed_attempts = []
         self.directory.append_metrics(line)
@@ -354,62 +297,10 @@ class ServerRun:
             self._save_checkpoint(previous)
         return line
 
-    def _prepared(
-        self, replies: Sequence[StoredReply], traffic: RoundTraffic
-    ) -> Sequence[ReplyArrays]:
-        """Return the replies as they are combined: clipped, if so configured."""
-        if self.config.robust != "clip":
-            return replies
-        return clip_replies(
-            replies,
-            [traffic.update_norms[reply.partition_id] for reply in replies],
-            self.broadcast,
-            max_norm=self.config.robust_clip_norm,
-        )
-
-    def _evaluate_candidates(self, candidates: Mapping[str, Arrays]) -> dict[str, Any]:
-        """Score each candidate on the validation half; the first may become best."""
-        columns: dict[str, Any] = {}
-        for number, name in enumerate(candidates):
-            state = candidates[name]
-            score = self._score(state, self._validation)
-            suffix = "" if number == 0 else f"_{name}"
-            columns[f"val_accuracy{suffix}"] = score.accuracy
-            columns[f"val_loss{suffix}"] = score.loss
-            if number == 0 and score.accuracy > self.best.accuracy:
-                self.best = BestModel(
-                    self.rounds_done, score.accuracy, score.loss, dict(state)
-                )
-                self._write_best()
-            # A large model's next candidate is made only when this one is gone.
-            del state
-        return columns
-
     def _write_best(self) -> None:
         self.directory.write_state(
             "best.safetensors", self.best.state, {"round": str(self.best.round)}
         )
-
-    def _score(self, state: Arrays, held_out: HeldOut) -> Evaluation:
-        load_arrays(self._model, state)
-        return evaluate(self._model, held_out)
-
-    def _layer_figures(
-        self,
-        layers: dict[str, dict[str, float]],
-        replies: Sequence[StoredReply],
-        traffic: RoundTraffic,
-    ) -> dict[str, dict[str, float | None]]:
-        """Return the combined scalars of each layer and the clients' mean cos(phi)."""
-        figures: dict[str, dict[str, float | None]] = {}
-        for number, (name, scalars) in enumerate(layers.items()):
-            cosines = {
-                client: metrics["cos-phi"][number]
-                for client, metrics in traffic.layer_metrics.items()
-                if number < len(metrics.get("cos-phi", []))
-            }
-            figures[name] = {**scalars, "cos_phi": weighted_mean(replies, cosines)}
-        return figures
 
     def finish(self, *, stopped: str | None = None) -> dict[str, Any]:
         """Score the best model on the test half, once; write models and summary.
@@ -435,10 +326,11 @@ class ServerRun:
         if stopped:
             summary |= {"reason": stopped, "failed_attempts": self._failed_attempts}
         if self.best.state:
-            summary |= self._result()
-        if self.accountant:
+            summary |= self._evaluation.report(self.best)
+            summary["best_sha256"] = state_hash(self.best.state)
+        if self._state.accountant:
             summary |= {
-                "epsilon": self.accountant.epsilon(),
+                "epsilon": self._state.accountant.epsilon(),
                 "delta": self.config.privacy_delta,
             }
         summary |= {
@@ -451,26 +343,6 @@ class ServerRun:
         self.directory.release()
         return summary
 
-    def _result(self) -> dict[str, Any]:
-        test = self._score(self.best.state, self._test)
-        variants = {
-            f"{name}_test_accuracy": evaluate(variant, self._test).accuracy
-            for name, variant in self.method.final_variants(self._model).items()
-        }
-        sizes = model_sizes(self._model)
-        return {
-            "best_round": self.best.round,
-            "val_accuracy": self.best.accuracy,
-            "val_loss": self.best.loss,
-            "test_accuracy": test.accuracy,
-            "test_loss": test.loss,
-            **variants,
-            "test_confusion": test.confusion.tolist(),
-            "float32_bytes": sizes.float32_bytes,
-            "one_bit_bytes": sizes.one_bit_bytes if self.method.binary else None,
-            "best_sha256": state_hash(self.best.state),
-        }
-
 
 def stored_config(config: RunConfig) -> RunConfig:
     """Return the config of the run to be resumed, or the given one for a new run."""
@@ -479,47 +351,6 @@ def stored_config(config: RunConfig) -> RunConfig:
     path = Path(config.resume).expanduser().resolve()
     stored = RunDirectory.open(path).read_json("config.json")["config"]
     return RunConfig.from_mapping(stored | {"resume": str(path)}, complete=False)
-
-
-def load_run_dataset(config: RunConfig) -> Dataset:
-    """Return the run's dataset from where the config says it lies."""
-    dataset = load_dataset(
-        config.dataset,
-        config.data_dir or None,
-        faithful_test_statistics=config.faithful_test_statistics,
-    )
-    return limited(
-        dataset,
-        max_train=config.train_limit,
-        max_test=config.test_limit,
-        seed=config.data_seed,
-    )
-
-
-def run_partition(
-    config: RunConfig, dataset: Dataset, num_partitions: int
-) -> list[np.ndarray[Any, np.dtype[np.int64]]]:
-    """Return which training samples each of the run's clients holds."""
-    return partition_indices(
-        dataset.y_train,
-        num_partitions,
-        config.partition,
-        alpha=config.dirichlet_alpha,
-        label_fraction=config.label_fraction,
-        min_size=config.min_partition_size,
-        seed=config.data_seed,
-        writer_ids=dataset.writer_ids,
-    )
-
-
-def state_hash(state: Arrays) -> str:
-    """Return the SHA-256 of a state's names, shapes and values."""
-    digest = hashlib.sha256()
-    for name in sorted(state):
-        array = state[name]
-        digest.update(f"{name} {array.dtype.str} {array.shape}\n".encode())
-        digest.update(np.ascontiguousarray(array).tobytes())
-    return digest.hexdigest()
 
 
 def _slug(name: str) -> str:

@@ -7,7 +7,15 @@ from typing import Any
 from fedbnn_core.replies import StoredReply
 from fedbnn_core.validation import JudgedReply
 
-__all__ = ["RoundTraffic", "weighted_mean"]
+__all__ = ["PerClientBytes", "RoundTraffic", "layer_figures", "weighted_mean"]
+
+
+@dataclass(frozen=True)
+class PerClientBytes:
+    """What one client receives and sends in a round."""
+
+    up: int
+    down: int
 
 
 @dataclass
@@ -52,6 +60,46 @@ class RoundTraffic:
             "rejected": self.rejected,
             "missing": self.missing,
         }
+
+    def figures(
+        self, replies: Sequence[StoredReply], nominal: PerClientBytes
+    ) -> dict[str, Any]:
+        """Return who took part and what travelled, for the metrics of a round.
+
+        Parameters
+        ----------
+        replies : those that count.
+        nominal : one client's traffic as papers count it.
+        """
+        return {
+            "clients": [reply.partition_id for reply in replies],
+            "examples": sum(reply.num_examples for reply in replies),
+            "asked": self.asked,
+            "missing": self.missing,
+            "rejected": self.rejected,
+            "update_norm": weighted_mean(replies, self.update_norms),
+            "bytes_up": self.bytes_up,
+            "bytes_down": self.bytes_down,
+            "bytes_up_nominal": nominal.up * len(replies),
+            "bytes_down_nominal": nominal.down * len(self.asked),
+        }
+
+
+def layer_figures(
+    layers: Mapping[str, Mapping[str, float]],
+    replies: Sequence[StoredReply],
+    traffic: RoundTraffic,
+) -> dict[str, dict[str, float | None]]:
+    """Return the combined scalars of each layer and the clients' mean cos(phi)."""
+    figures: dict[str, dict[str, float | None]] = {}
+    for number, (name, scalars) in enumerate(layers.items()):
+        cosines = {
+            client: metrics["cos-phi"][number]
+            for client, metrics in traffic.layer_metrics.items()
+            if number < len(metrics.get("cos-phi", []))
+        }
+        figures[name] = {**scalars, "cos_phi": weighted_mean(replies, cosines)}
+    return figures
 
 
 def weighted_mean(

@@ -8,9 +8,11 @@ from flwr.common.logger import log
 from flwr.serverapp import Grid, ServerApp
 
 from fedbnn_core.config import RunConfig
-from fedbnn_core.errors import RunError
+from fedbnn_core.errors import FedBNNError, RunError
 from fedbnn_core.fleet.own_data import DataTask
-from fedbnn_core.server_run import ServerRun, load_run_dataset, stored_config
+from fedbnn_core.launch.app_bundle import STOPPED_PREFIX
+from fedbnn_core.run_data import load_run_dataset
+from fedbnn_core.server_run import ServerRun, stored_config
 from server_app.delivery import deliver_model
 from server_app.roster import Roster
 from server_app.strategy import FedBNNStrategy, to_record
@@ -23,6 +25,15 @@ app = ServerApp()
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Train the configured model in federation and leave a run directory."""
+    try:
+        _run(grid, context)
+    except FedBNNError as error:
+        # Flower adds a trace to the log and marks the run as failed.
+        log(ERROR, "%s%s", STOPPED_PREFIX, error)
+        raise
+
+
+def _run(grid: Grid, context: Context) -> None:
     config = stored_config(RunConfig.from_mapping(context.run_config))
     task = DataTask.of(load_run_dataset(config), min_examples=config.min_partition_size)
     roster = Roster(config, task.to_json())
@@ -43,7 +54,6 @@ def main(grid: Grid, context: Context) -> None:
     try:
         strategy.start(grid, to_record(run.broadcast), config.num_server_rounds)
     except RunError as error:
-        log(ERROR, "Stopped: %s", error)
         # A full disk may refuse this, too; the checkpoints are there all the same.
         with contextlib.suppress(RunError):
             run.finish(stopped=str(error))

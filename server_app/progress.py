@@ -1,14 +1,22 @@
 """The one log line of a round."""
 
+from collections.abc import Sequence
 from typing import Any
+
+from fedbnn_core.run_progress import seconds_left
 
 __all__ = ["round_line"]
 
 
-def round_line(line: dict[str, Any]) -> str:
-    """Return what a person wants to know after a round, from its metrics line."""
+def round_line(lines: Sequence[dict[str, Any]]) -> str:
+    """Return what a person wants to know after a round.
+
+    ``lines`` are the metrics of this round and some before it, the newest last; they
+    tell how long the rest will take.
+    """
+    line = lines[-1]
     done, total = line["round"], line["num_rounds"]
-    left = line["elapsed_seconds"] / done * (total - done)
+    left = seconds_left(lines) or 0.0
     width = len(str(total))
     parts = [f"round {done:>{width}}/{total}"]
     if "val_accuracy" in line:

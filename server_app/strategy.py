@@ -4,6 +4,7 @@ import json
 import time
 from collections.abc import Iterable
 from logging import INFO, WARNING
+from typing import Any
 
 from flwr.app import (
     Array,
@@ -21,6 +22,7 @@ from flwr.serverapp.strategy import Result, Strategy
 from fedbnn_core.aggregation import Arrays
 from fedbnn_core.errors import ReplyError
 from fedbnn_core.replies import ReplyStore, StoredReply
+from fedbnn_core.run_progress import RECENT_ROUNDS
 from fedbnn_core.server_run import ServerRun
 from fedbnn_core.traffic import RoundTraffic
 from fedbnn_core.validation import RawReply, judge
@@ -48,6 +50,8 @@ class FedBNNStrategy(Strategy):
         self._partition_of_node: dict[int, int] = {}
         self._tried: set[int] = set()
         """Clients asked in earlier attempts of the current round."""
+        self._lines: list[dict[str, Any]] = []
+        """The metrics of the newest rounds."""
 
     def summary(self) -> None:
         """Log what is about to run."""
@@ -153,7 +157,8 @@ class FedBNNStrategy(Strategy):
                 return None
             line = self.run.finish_round(store.in_partition_order(), traffic)
         self._tried.clear()
-        log(INFO, round_line(line))
+        self._lines = [*self._lines, line][-RECENT_ROUNDS:]
+        log(INFO, round_line(self._lines))
         return to_record(self.run.broadcast)
 
     def _report_progress(self, server_round: int, accepted: int) -> None:

@@ -10,7 +10,8 @@ import torch
 from fedbnn_core.config import RunConfig
 from fedbnn_core.data.batches import ClientData
 from fedbnn_core.replies import ReplyStore, StoredReply
-from fedbnn_core.server_run import ServerRun, run_partition, stored_config
+from fedbnn_core.run_data import run_partition
+from fedbnn_core.server_run import ServerRun, stored_config
 from fedbnn_core.traffic import RoundTraffic
 from fedbnn_core.training import LocalTask
 from fedbnn_core.validation import update_norm
@@ -18,13 +19,14 @@ from fedbnn_core.validation import update_norm
 CLIENTS = 8
 
 
-def write_data(path, *, train=160, test=80, seed=0):
-    """Write 8x8 images of three classes, bright in different corners."""
+def write_data(path, *, train=160, test=80, seed=0, size=8):
+    """Write square images of three classes, bright in different corners."""
     generator = np.random.default_rng(seed)
     labels = generator.integers(0, 3, train + test)
-    images = generator.integers(0, 120, (train + test, 8, 8, 1))
-    for k, (row, column) in enumerate([(0, 0), (0, 4), (4, 0)]):
-        images[labels == k, row : row + 4, column : column + 4] += 100
+    images = generator.integers(0, 120, (train + test, size, size, 1))
+    half = size // 2
+    for k, (row, column) in enumerate([(0, 0), (0, half), (half, 0)]):
+        images[labels == k, row : row + half, column : column + half] += 100
     images = images.astype(np.uint8)
     np.savez(
         path,
@@ -56,11 +58,12 @@ def tiny_config(data, runs, **overrides):
 class TinyFederation:
     """Clients that train for real, in this process."""
 
-    def __init__(self, config):
+    def __init__(self, config, clients=CLIENTS):
         torch.set_num_threads(1)  # Tiny operations: threads only get in the way.
-        self.run = ServerRun(stored_config(config), CLIENTS)
+        self.clients = clients
+        self.run = ServerRun(stored_config(config), clients)
         self.model = self.run.method.new_model()
-        self.partition = run_partition(self.run.config, self.run.dataset, CLIENTS)
+        self.partition = run_partition(self.run.config, self.run.dataset, clients)
 
     def reply(self, client):
         """Let one client train; return its reply."""
@@ -81,7 +84,7 @@ class TinyFederation:
     def round(self, change=lambda reply: reply):
         """Do one round; ``change`` may spoil replies. Return its metrics line."""
         run = self.run
-        chosen = run.sample(range(CLIENTS))
+        chosen = run.sample(range(self.clients))
         traffic = RoundTraffic(asked=chosen)
         with ReplyStore(folder=run.directory.path) as store:
             for client in chosen:

@@ -1,6 +1,9 @@
 """The `fedbnn` command: one module per subcommand, heavy imports inside them."""
 
+import signal
 import sys
+from types import FrameType
+from typing import NoReturn
 
 import typer
 from rich.console import Console
@@ -88,6 +91,11 @@ def _root(
 
 def main() -> None:
     """Run the command line; a FedBNN error is one clear line and exit code 1."""
+    # A service manager's SIGTERM and a closed terminal end a command as Ctrl-C does:
+    # with all processes that it started. Under nohup a closed terminal does not.
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, _interrupt)
     try:
         app()
     except FedBNNError as error:
@@ -99,6 +107,10 @@ def main() -> None:
             f"this command needs {error.name}, which is not installed; "
             "install it with: pip install 'fedbnn[simulation]'"
         )
+
+
+def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
+    raise KeyboardInterrupt
 
 
 def _fail(message: str) -> None:

@@ -1,6 +1,7 @@
 """`fedbnn deploy`: run and watch training on a fleet."""
 
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -47,28 +48,42 @@ def run(
     ] = False,
 ) -> None:
     """Train on the fleet, follow the run, and exit non-zero if it fails."""
+    from fedbnn_core.cli.resume import changed_config
     from fedbnn_core.cli.run import parse_overrides, result_table
+    from fedbnn_core.launch.app_bundle import STOPPED_PREFIX
     from fedbnn_core.launch.deployment import follow_run, submit_run
+    from fedbnn_core.run_directory import RunDirectory
 
     console = service_console()
     endpoint, opened = _endpoint(fleet, control, insecure)
     partitions = opened.num_partitions() if opened else 0
-    run_id = submit_run(
-        parse_overrides(config or []), endpoint, num_partitions=partitions
-    )
+    overrides = parse_overrides(config or [])
+    if resumed := str(overrides.pop("resume", "")):
+        path = Path(resumed).expanduser().resolve()
+        if overrides:
+            changed_config(RunDirectory.open(path), overrides)
+        # The directory lies on the server, which may be another host.
+        overrides = {"resume": str(path) if path.is_dir() else resumed}
+    run_id = submit_run(overrides, endpoint, num_partitions=partitions)
     console.print(f"Run {run_id} submitted.")
     if detach:
         console.print("See 'fedbnn deploy status'.")
         return
     tail: list[str] = []
+    stopped = False
 
     def show(line: str) -> None:
+        nonlocal stopped
         tail.append(line)
         del tail[:-40]
         if verbose:
             console.print(line, markup=False)
-        elif _ROUND.search(line) or any(word in line for word in _WORTH_SHOWING):
+        elif not stopped and (
+            _ROUND.search(line) or any(word in line for word in _WORTH_SHOWING)
+        ):
             console.print(plain_line(line), markup=False)
+        # What follows is Flower's trace of an end that has been explained.
+        stopped = stopped or STOPPED_PREFIX in line
 
     try:
         result = follow_run(run_id, endpoint, on_line=show)
@@ -78,8 +93,14 @@ def run(
             "ends it."
         )
         raise typer.Exit(130) from None
+    if stopped and result.directory is not None:
+        raise RunError(
+            f"run {run_id} ended before its last round; what it has is in "
+            f"{result.directory}. To go on: fedbnn deploy run -c "
+            f"resume={result.directory}"
+        )
     if not result.succeeded:
-        if not verbose:
+        if not verbose and not stopped:
             console.print("\n".join(tail), markup=False)
         raise RunError(
             f"run {run_id} did not complete: {result.run.status} {result.run.details}"

@@ -3,16 +3,13 @@
 import os
 import socket
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.console import Console
 
 from fedbnn_core.cli.service import run_until_stopped, service_console, warn_insecure
 from fedbnn_core.errors import FleetError
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["device"]
 
@@ -43,6 +40,15 @@ def device(
     data_dir: Annotated[
         str, typer.Option(help="Where named datasets lie on this device.")
     ] = "",
+    threads: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            help="Threads that train; 0: one per core. A device does not use the run's "
+            "client-threads. Bits depend on the number of threads: choose 1 to get "
+            "those of a simulation.",
+        ),
+    ] = 0,
     wait: Annotated[
         bool, typer.Option(help="Wait for a server that cannot be reached yet.")
     ] = True,
@@ -82,6 +88,7 @@ def device(
         state=(state or _default_state()).expanduser(),
         data=own,
         data_dir=data_dir,
+        threads=threads,
         insecure=insecure,
     )
     console.print(

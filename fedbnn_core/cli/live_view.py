@@ -25,9 +25,14 @@ _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 _LEVEL = re.compile(r"^(DEBUG|INFO|WARNING|ERROR)\s*:\s*")
 _ROUND = re.compile(r"\bround +\d+/\d+\b")
 _DIRECTORY = re.compile(r"Run directory: (.+)$")
-_WORTH_SHOWING = ("WARNING", "ERROR", "Exit Code", "Traceback", "clients are connected")
-# Flower's own remarks that say nothing about this run.
-_NOISE = ("default simulated SuperNodes changed",)
+_WORTH_SHOWING = ("WARNING", "ERROR", "clients are connected")
+# Flower's own remarks that say nothing about this run, or only that it failed: the
+# command ends by telling why.
+_NOISE = (
+    "default simulated SuperNodes changed",
+    "Simulation raised an exception",
+    "Exit Code: 700",
+)
 _BARS = "▁▂▃▄▅▆▇█"
 _SPARK_WIDTH = 40
 _TAIL = 40

@@ -1,15 +1,19 @@
 """`fedbnn resume`: go on with a run that was interrupted."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
 from fedbnn_core.cli.run import follow_simulation, parse_overrides, result_table
+from fedbnn_core.config import RunConfig, Value
 from fedbnn_core.errors import ConfigError
 
-__all__ = ["resume"]
+if TYPE_CHECKING:
+    from fedbnn_core.run_directory import RunDirectory
+
+__all__ = ["changed_config", "resume"]
 
 CHANGEABLE = (
     "checkpoint-every",
@@ -24,6 +28,7 @@ CHANGEABLE = (
     "quarantine-rounds",
     "quorum",
     "round-timeout-s",
+    "wait-timeout-s",
 )
 """Keys that say how a run is run, not what it computes."""
 
@@ -46,7 +51,6 @@ def resume(
     verbose: bool = typer.Option(False, help="Show all of Flower's output."),
 ) -> None:
     """Go on with an interrupted run from its last checkpoint, in its directory."""
-    from fedbnn_core.config import RunConfig
     from fedbnn_core.run_directory import RunDirectory
 
     path = run_dir.expanduser().resolve()
@@ -56,22 +60,8 @@ def resume(
         console.print("The run is complete; there is nothing to resume.")
         console.print(result_table(path))
         return
-    stored = directory.read_json("config.json")
-    changes = parse_overrides(config or [])
-    refused = sorted(set(changes) - set(CHANGEABLE))
-    if refused:
-        raise ConfigError(
-            f"a resumed run cannot change {', '.join(refused)}; it can change: "
-            f"{', '.join(CHANGEABLE)}"
-        )
-    merged = stored["config"] | changes
-    RunConfig.from_mapping(merged, complete=False)
-    if changes:
-        # The server takes the stored config, so that is where the change goes.
-        directory.lock()
-        directory.write_json("config.json", stored | {"config": merged})
-        directory.release()
-    clients = int(stored["num_partitions"])
+    merged = changed_config(directory, parse_overrides(config or []))
+    clients = int(directory.read_json("config.json")["num_partitions"])
     console.print(f"Resuming with a simulated federation of {clients} clients ...")
     follow_simulation(
         merged | {"resume": str(path)},
@@ -81,6 +71,33 @@ def resume(
         verbose=verbose,
         console=console,
     )
+
+
+def changed_config(
+    directory: "RunDirectory", changes: dict[str, Value]
+) -> dict[str, Value]:
+    """Change a stored run's config before it is resumed; return the whole config.
+
+    Raises
+    ------
+    ConfigError
+        A key says what the run computes, so it cannot change, or a value is wrong.
+    """
+    stored = directory.read_json("config.json")
+    refused = sorted(set(changes) - set(CHANGEABLE))
+    if refused:
+        raise ConfigError(
+            f"a resumed run cannot change {', '.join(refused)}; it can change: "
+            f"{', '.join(CHANGEABLE)}"
+        )
+    merged: dict[str, Value] = stored["config"] | changes
+    RunConfig.from_mapping(merged, complete=False)
+    if changes:
+        # The server takes the stored config, so that is where the change goes.
+        directory.lock()
+        directory.write_json("config.json", stored | {"config": merged})
+        directory.release()
+    return merged
 
 
 def _is_complete(path: Path) -> bool:

@@ -1,6 +1,8 @@
 """`fedbnn run`: simulate a federation, follow it, print the result."""
 
+import re
 import tomllib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -8,6 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from fedbnn_core import errors
 from fedbnn_core.cli.live_view import RunView
 from fedbnn_core.config import Value
 from fedbnn_core.errors import ConfigError, FedBNNError, RunError
@@ -79,16 +82,23 @@ def follow_simulation(
             _say_stopped(console, view.directory)
             raise typer.Exit(130) from None
     if not result.succeeded or result.directory is None:
-        if not verbose:
+        cause = _cause(view.tail)
+        if cause is None and not verbose:
             console.print("\n".join(view.tail), markup=False, soft_wrap=True)
         remedy = f"; to go on: fedbnn resume {result.directory}"
         raise RunError(
-            f"the run did not complete: {result.status}"
+            f"the run did not complete: {cause or result.status}"
             f"{remedy if result.directory else ''}"
         )
     _export(result.directory, console)
     _report(result.directory, console)
     console.print(result_table(result.directory))
+
+
+def _cause(log: Iterable[str]) -> str | None:
+    """Return what FedBNN itself said when it gave up, without the traceback."""
+    found = [re.match(rf"{errors.__name__}\.\w+: (.+)", line) for line in log]
+    return next((match[1] for match in reversed(found) if match), None)
 
 
 def _say_stopped(console: Console, directory: Path | None) -> None:
@@ -167,6 +177,11 @@ def result_table(directory: Path) -> Table:
         table.add_row(
             "The same, binarized after training",
             f"{100 * summary['ptb_test_accuracy']:.2f} %",
+        )
+    if "epsilon" in summary:
+        table.add_row(
+            "Privacy of each client",
+            f"epsilon {summary['epsilon']:.2f} at delta {summary['delta']:g}",
         )
     table.add_row("Size as float32", _megabytes(summary["float32_bytes"]))
     packed = directory / PACKED_MODEL

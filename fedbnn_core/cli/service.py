@@ -1,10 +1,8 @@
 """Commands that run until they are told to end: the server and the devices."""
 
 import re
-import signal
 import threading
 from collections.abc import Callable
-from types import FrameType
 
 import typer
 from rich.console import Console
@@ -58,10 +56,6 @@ def run_until_stopped(
         if verbose or any(word in line for word in _WORTH_SHOWING):
             say(plain_line(line))
 
-    def end(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    signal.signal(signal.SIGTERM, end)
     try:
         body(say, show)
     except KeyboardInterrupt:

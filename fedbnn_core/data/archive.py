@@ -23,9 +23,12 @@ def open_npz(path: Path) -> Iterator[Mapping[str, NDArray[Any]]]:
     Never unpickles: a member of Python objects is an error like any damage.
     """
     try:
+        with path.open("rb") as file:
+            if file.read(2) != b"PK":
+                raise DataError(
+                    f"{path} is not an .npz archive; write one with numpy.savez."
+                )
         archive = np.load(path, allow_pickle=False)
-        if not isinstance(archive, np.lib.npyio.NpzFile):
-            raise DataError(f"{path} is a single array, but an .npz was expected.")
         with archive:
             yield archive
     except (

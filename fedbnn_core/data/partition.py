@@ -106,6 +106,12 @@ def partition_indices(
             f"Unknown partition scheme {scheme!r}; "
             f"choose one of {', '.join(PARTITION_SCHEMES)}."
         )
+    held = np.bincount(owners[owners >= 0], minlength=num_partitions)
+    if not held.all():
+        raise ConfigError(
+            f"{num_partitions} clients share {len(labels)} training samples, and "
+            f"{np.count_nonzero(held == 0)} of them would hold none; use fewer clients."
+        )
     return _group_by_owner(owners, num_partitions, generator)
 
 

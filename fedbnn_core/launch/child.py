@@ -35,6 +35,10 @@ def flower_environment(home: Path) -> dict[str, str]:
     return {
         # How often training processes look for work; Flower's own 1 s is felt.
         "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.3",
+        # Every array is an object that travels on its own. More of them at once, up
+        # to the number of cores, pays where the way to the server is long.
+        "FLWR_PRIVATE_MAX_CONCURRENT_OBJ_PULLS": "8",
+        "FLWR_PRIVATE_MAX_CONCURRENT_OBJ_PUSHES": "8",
         **os.environ,
         # Flower looks for its other commands on the path.
         "PATH": os.pathsep.join(

@@ -5,11 +5,11 @@ listens on loopback, and these functions are meant for the server's own host.
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from fedbnn_core.errors import FleetError
 from fedbnn_core.fleet.credentials import public_pem
@@ -23,6 +23,8 @@ __all__ = ["Connection", "Endpoint", "NodeState", "RunState", "connected"]
 
 _UNREGISTERED = "unregistered"
 _RETRY_SECONDS = 2.0
+_PATIENCE_SECONDS = 60.0
+Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True)
@@ -122,7 +124,7 @@ class Connection:
         """Return the runs, newest first."""
         from flwr.proto.control_pb2 import ListRunsRequest
 
-        answer = self._client.ListRuns(ListRunsRequest())
+        answer = _patiently(lambda: self._client.ListRuns(ListRunsRequest()))
         states = [
             RunState(
                 run.run_id,
@@ -162,22 +164,48 @@ class Connection:
 
     def follow(self, run_id: int) -> Iterator[str]:
         """Yield a run's log line by line until the run has ended."""
+        import httpx
         from flwr.proto.control_pb2 import StreamLogsRequest
 
         after, rest = 0.0, ""
         while True:
             finished = self.run(run_id).is_finished
             request = StreamLogsRequest(run_id=run_id, after_timestamp=after)
-            for answer in self._client.StreamLogs(request):
-                after = max(after, answer.latest_timestamp)
-                *lines, rest = (rest + answer.log_output).split("\n")
-                yield from lines
+            try:
+                for answer in self._client.StreamLogs(request):
+                    after = max(after, answer.latest_timestamp)
+                    *lines, rest = (rest + answer.log_output).split("\n")
+                    yield from lines
+            except httpx.HTTPError:
+                # Asking for the run tells whether the server is gone or only busy.
+                finished = False
             # The stream also ends when the server closes it: look once more then.
             if finished:
                 if rest:
                     yield rest
                 return
             time.sleep(_RETRY_SECONDS)
+
+
+def _patiently(ask: Callable[[], Answer]) -> Answer:
+    """Ask again while the server is too busy to answer; a closed port counts at once.
+
+    Flower's database gives up a request that waited for others too long.
+    """
+    import httpx
+
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    while True:
+        try:
+            return ask()
+        except (httpx.HTTPStatusError, httpx.TimeoutException) as error:
+            is_busy = (
+                isinstance(error, httpx.TimeoutException)
+                or error.response.status_code >= httpx.codes.INTERNAL_SERVER_ERROR
+            )
+            if not is_busy or time.monotonic() > deadline:
+                raise
+        time.sleep(_RETRY_SECONDS)
 
 
 @contextmanager

@@ -35,6 +35,9 @@ _REFUSALS_SECONDS = 90.0
 _REFUSAL_PAUSE_SECONDS = 10.0
 _LAST_WORDS_SECONDS = 1.0
 _TAIL_LINES = 60
+# In the trace of a heartbeat that the server answered with an error. Flower sends no
+# more then, and the server takes the device for gone while it goes on asking for work.
+_LOST_HEARTBEAT = "in send_node_heartbeat"
 _EXIT_CODE = re.compile(r"Exit Code: (\d+)")
 
 
@@ -54,6 +57,8 @@ class DeviceSettings:
     """Own images: a folder or an .npz file; empty: a partition of the run's dataset."""
     data_dir: str = ""
     """Where named datasets lie on this device; empty: the usual places."""
+    threads: int = 0
+    """Threads that train; 0: one per core."""
     insecure: bool = False
     """Without TLS and without a key."""
 
@@ -73,6 +78,7 @@ class DeviceSettings:
             "partition-id": self.partition_id,
             "device-name": self.name,
             "model-dir": str(self.models.absolute()),
+            "client-threads": self.threads,
         }
         if self.data:
             values["data"] = str(Path(self.data).expanduser().absolute())
@@ -145,6 +151,8 @@ def run_device(
     if note := proxy_note(host):
         say(note)
     (settings.state / "flwr").mkdir(parents=True, exist_ok=True)
+    # It may be left over from a device that lost its power.
+    settings.connected_mark.unlink(missing_ok=True)
     refused_since: float | None = None
     while True:
         _wait_for_server(
@@ -153,19 +161,19 @@ def run_device(
         with tempfile.TemporaryDirectory(dir=settings.state, prefix="keys-") as folder:
             credentials = _unpack(bundle, Path(folder)) if bundle else None
             command = supernode_command(settings, credentials, _free_port())
-            began = time.monotonic()
-            log = _run_once(command, settings, say, on_line)
+            log, joined = _run_once(command, settings, say, on_line)
         refusal = explain(log)
         if bundle is not None and not refusal.is_certain:
             # Flower ends a SuperNode without a word when the server refuses it.
             server, key = settings.server, bundle.private_key
             log.append(refusal_of(server, bundle.ca_certificate, key))
             refusal = explain(log)
-        if not refusal.may_pass:
+        # A device that was connected comes back, unless the server says no.
+        if not refusal.may_pass and not (joined and not refusal.is_certain):
             raise FleetError(refusal.text)
         now = time.monotonic()
-        if refused_since is None or now - began > _REFUSALS_SECONDS:
-            refused_since = began
+        if refused_since is None or joined:
+            refused_since = now
         if now - refused_since > _REFUSALS_SECONDS or not wait:
             raise FleetError(refusal.text)
         say(f"{refusal.text}. Trying again in {_REFUSAL_PAUSE_SECONDS:.0f} s ...")
@@ -201,6 +209,10 @@ _PHRASES = (
             "of it ended, which takes a minute",
             may_pass=True,
         ),
+    ),
+    (
+        _LOST_HEARTBEAT,
+        Explanation("the server failed to take a sign of life", may_pass=True),
     ),
     (
         "must be registered via the CLI",
@@ -253,21 +265,30 @@ def _run_once(
     settings: DeviceSettings,
     say: Callable[[str], None],
     on_line: Callable[[str], None],
-) -> list[str]:
-    """Run the SuperNode to its end; return the last lines of its log."""
+) -> tuple[list[str], bool]:
+    """Run the SuperNode to its end; return its last lines and whether it joined."""
     tail: list[str] = []
+    mark = settings.connected_mark
+    joined = False
 
     def read() -> None:
+        nonlocal joined
         for line in process.stdout or ():
             text = line.rstrip("\n")
             tail.append(text)
             del tail[:-_TAIL_LINES]
             on_line(text)
             if "SuperNode ID" in text:
-                settings.connected_mark.touch()
+                joined = True
+                mark.touch()
                 say("Connected; waiting for runs. Ctrl-C ends it.")
+            elif joined and "Connection attempt failed" in text:
+                mark.unlink(missing_ok=True)
+            elif joined and "Connection successful" in text:
+                mark.touch()
+            elif _LOST_HEARTBEAT in text:
+                process.terminate()
 
-    settings.connected_mark.unlink(missing_ok=True)
     environment = flower_environment(settings.state.absolute() / "flwr")
     try:
         with started(command, environment) as process:
@@ -276,9 +297,9 @@ def _run_once(
             reader.start()
             process.wait()
             reader.join(_LAST_WORDS_SECONDS)
-            return list(tail)
+            return list(tail), joined
     finally:
-        settings.connected_mark.unlink(missing_ok=True)
+        mark.unlink(missing_ok=True)
 
 
 def _wait_for_server(

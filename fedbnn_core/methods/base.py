@@ -1,7 +1,7 @@
 """What every federated method has to say: the client's half and the server's half."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -13,9 +13,11 @@ from fedbnn_core.config import RunConfig
 from fedbnn_core.data.batches import ClientData
 from fedbnn_core.layers import BinaryOptions
 from fedbnn_core.models import ModelSpec, build_model
+from fedbnn_core.parallel import map_in_threads
 from fedbnn_core.post_training import binarize_float_model
 from fedbnn_core.robust import combination_rule
 from fedbnn_core.seeding import derive_seed
+from fedbnn_core.traffic import PerClientBytes
 from fedbnn_core.training import LocalTask, prefer_channels_last
 
 __all__ = [
@@ -23,7 +25,6 @@ __all__ = [
     "FloatMethod",
     "LazyStates",
     "Method",
-    "PerClientBytes",
     "RoundResult",
     "load_arrays",
     "state_arrays",
@@ -75,14 +76,6 @@ class RoundResult:
     """States of the evaluation model to be scored; the first one is the product."""
     layers: dict[str, dict[str, float]] = field(default_factory=dict)
     """Figures of each binary layer, from the combined state."""
-
-
-@dataclass(frozen=True)
-class PerClientBytes:
-    """What one client receives and sends in a round."""
-
-    up: int
-    down: int
 
 
 class Method(ABC):
@@ -167,6 +160,20 @@ class Method(ABC):
     @abstractmethod
     def combine(self, replies: Sequence[ReplyArrays], broadcast: Arrays) -> RoundResult:
         """Combine the replies to ``broadcast``, given in partition order."""
+
+    def combine_arrays(
+        self,
+        names: Iterable[str],
+        replies: Sequence[ReplyArrays],
+        weights: Sequence[float],
+    ) -> Arrays:
+        """Combine each of the named arrays by the run's rule."""
+
+        def of_name(name: str) -> Array:
+            return self.rule([reply.array(name) for reply in replies], weights)
+
+        names = list(names)
+        return dict(zip(names, map_in_threads(of_name, names), strict=True))
 
     def relearn_rotations(
         self, model: nn.Module, broadcast: Arrays, arrays: Arrays, task: LocalTask

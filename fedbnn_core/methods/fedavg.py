@@ -37,11 +37,7 @@ class FedAvg(FloatMethod):
 
     def combine(self, replies: Sequence[ReplyArrays], broadcast: Arrays) -> RoundResult:
         """Return the weighted mean, which is also what is evaluated."""
-        weights = normalised_weights(replies)
-        state = {
-            name: self.rule([reply.array(name) for reply in replies], weights)
-            for name in broadcast
-        }
+        state = self.combine_arrays(broadcast, replies, normalised_weights(replies))
         return RoundResult(broadcast=state, candidates={"float": state})
 
 

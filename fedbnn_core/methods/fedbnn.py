@@ -4,15 +4,21 @@ fedbnn.md sections 3 (the client's round) and 4 (the server).
 """
 
 import math
-from collections.abc import Sequence
-from functools import cached_property
+from collections.abc import Callable, Sequence
+from functools import cache, cached_property
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedbnn_core.aggregation import Array, Arrays, ReplyArrays, normalised_weights
-from fedbnn_core.binarize import Sharpness, standardize_filters
+from fedbnn_core.aggregation import (
+    Array,
+    Arrays,
+    ReplyArrays,
+    mean_array,
+    normalised_weights,
+)
+from fedbnn_core.binarize import Sharpness, standardize_in_place
 from fedbnn_core.data.batches import ClientData
 from fedbnn_core.layers import (
     begin_epoch,
@@ -30,13 +36,11 @@ from fedbnn_core.methods.base import (
     state_arrays,
 )
 from fedbnn_core.parallel import map_in_threads
-from fedbnn_core.rotation import rotate
+from fedbnn_core.rotated_mean import filter_blocks, rotated_mean
+from fedbnn_core.rotation import Rotation, rotate
 from fedbnn_core.training import LocalTask, train_locally
 
 __all__ = ["METHOD", "FedBNN", "mix"]
-
-_BLOCK = 1 << 18
-"""Weights of a layer that are rotated at a time."""
 
 
 def mix(
@@ -114,38 +118,36 @@ class FedBNN(Method):
     def combine(self, replies: Sequence[ReplyArrays], broadcast: Arrays) -> RoundResult:
         """Return w_{t+1} to broadcast, and w~, w and w_R to evaluate."""
         weights = normalised_weights(replies)
-        layer_names = self._layer_names
+        state = self.combine_arrays(broadcast, replies, weights)
+        scalars = {name: self._scalars(state, name) for name in self._layer_names}
 
-        def combine_array(name: str) -> Array:
-            return self.rule([reply.array(name) for reply in replies], weights)
+        def each_layer(weight_of: Callable[[str], Array]) -> Arrays:
+            arrays = map_in_threads(weight_of, self._layer_names)
+            keys = (f"{name}.weight" for name in self._layer_names)
+            return dict(zip(keys, arrays, strict=True))
 
-        def combine_rotated(name: str) -> Array:
-            return self._combine_rotated(name, replies, weights)
-
-        state = dict(
-            zip(broadcast, map_in_threads(combine_array, broadcast), strict=True)
-        )
-        scalars = {name: self._scalars(state, name) for name in layer_names}
-        keys = [f"{name}.weight" for name in layer_names]
-        rotated = dict(
-            zip(keys, map_in_threads(combine_rotated, layer_names), strict=True)
-        )
+        # Only an evaluation needs it: a round without one does not pay for it.
+        @cache
+        def rotated() -> Arrays:
+            return each_layer(lambda n: self._combine_rotated(n, replies, weights))
 
         def mixed() -> Arrays:
             if self.config.aggregation == "client":
-                return self._mean_mixed(layer_names, replies, weights, broadcast)
-            return {
-                f"{name}.weight": self._mix_layer(
-                    state[f"{name}.weight"],
-                    rotated[f"{name}.weight"],
-                    broadcast[f"{name}.weight"],
-                    scalars[name],
+                return each_layer(
+                    lambda n: self._mean_mixed(n, replies, weights, broadcast)
                 )
-                for name in layer_names
-            }
+            turned = rotated()
+            return each_layer(
+                lambda n: self._mix_layer(
+                    state[f"{n}.weight"],
+                    turned[f"{n}.weight"],
+                    broadcast[f"{n}.weight"],
+                    scalars[n],
+                )
+            )
 
         def plain() -> Arrays:
-            return {key: _standardized(state[key]).numpy() for key in keys}
+            return each_layer(lambda n: _standardized(state[f"{n}.weight"]).numpy())
 
         return RoundResult(
             broadcast=state,
@@ -153,7 +155,7 @@ class FedBNN(Method):
                 {
                     "mixed": lambda: state | mixed(),
                     "weights": lambda: state | plain(),
-                    "rotated": lambda: state | rotated,
+                    "rotated": lambda: state | rotated(),
                 }
             ),
             layers=scalars,
@@ -166,14 +168,13 @@ class FedBNN(Method):
     def _combine_rotated(
         self, name: str, replies: Sequence[ReplyArrays], weights: Sequence[float]
     ) -> Array:
-        """Return a layer's w_R = sum_k p_k rot_k(std(w_k)), or by a robust rule.
-
-        A few filters of all replies at a time, so that they stay in the cache.
-        """
+        """Return a layer's w_R = sum_k p_k rot_k(std(w_k)), or by a robust rule."""
         clients = [reply.array(f"{name}.weight") for reply in replies]
         pairs = [_rotation(name, reply) for reply in replies]
+        if self.rule is mean_array:
+            return rotated_mean(clients, pairs, weights)
         result = np.empty_like(clients[0])
-        for filters in _blocks(result):
+        for filters in filter_blocks(result):
             rotated = (
                 rotate(_standardized(w[filters]), pair).numpy()
                 for w, pair in zip(clients, pairs, strict=True)
@@ -186,7 +187,7 @@ class FedBNN(Method):
     ) -> Array:
         """Return a layer's w~ from w_{t+1}, w_R and w_t."""
         result = np.empty_like(w)
-        for filters in _blocks(w):
+        for filters in filter_blocks(w):
             result[filters] = mix(
                 _standardized(w[filters]),
                 torch.from_numpy(w_rotated[filters]),
@@ -198,15 +199,15 @@ class FedBNN(Method):
 
     def _mean_mixed(
         self,
-        layer_names: Sequence[str],
+        name: str,
         replies: Sequence[ReplyArrays],
         weights: Sequence[float],
         broadcast: Arrays,
-    ) -> Arrays:
-        """Return w~ = sum_k p_k w~_k, each w~_k mixed with the client's own scalars."""
+    ) -> Array:
+        """Return a layer's w~ = sum_k p_k w~_k, mixed with each client's scalars."""
+        key = f"{name}.weight"
 
-        def of_client(name: str, reply: ReplyArrays) -> Array:
-            key = f"{name}.weight"
+        def of_client(reply: ReplyArrays) -> Array:
             own = {
                 f"{name}.{scalar}": reply.array(f"{name}.{scalar}")
                 for scalar in ("omega", "theta", "gamma")
@@ -221,12 +222,7 @@ class FedBNN(Method):
             ).numpy()
             return mixed
 
-        return {
-            f"{name}.weight": self.rule(
-                (of_client(name, reply) for reply in replies), weights
-            )
-            for name in layer_names
-        }
+        return self.rule((of_client(reply) for reply in replies), weights)
 
     def _scalars(self, state: Arrays, name: str) -> dict[str, float]:
         """Return a layer's lambda = sigmoid(omega), alpha = |sin theta|, beta."""
@@ -242,25 +238,15 @@ class FedBNN(Method):
         }
 
 
-def _blocks(weights: Array) -> list[slice]:
-    """Return slices of filters with about `_BLOCK` weights each."""
-    step = max(1, _BLOCK * len(weights) // max(1, weights.size))
-    return [slice(start, start + step) for start in range(0, len(weights), step)]
-
-
-def _to_tensor(array: Array) -> Tensor:
-    # torch warns about read-only arrays, as those of a reply are.
-    return torch.from_numpy(array if array.flags.writeable else np.array(array))
-
-
-def _rotation(name: str, reply: ReplyArrays) -> tuple[Tensor, Tensor]:
-    r1, r2 = (_to_tensor(reply.array(f"{name}.{r}")) for r in ("r1", "r2"))
+def _rotation(name: str, reply: ReplyArrays) -> Rotation:
+    # Copied: a matrix product may round differently where a reply is not aligned.
+    r1, r2 = (torch.tensor(reply.array(f"{name}.{r}")) for r in ("r1", "r2"))
     return r1, r2
 
 
 def _standardized(weights: Array) -> Tensor:
     """Return std(w) per filter, as a new tensor."""
-    return standardize_filters(_to_tensor(weights))
+    return standardize_in_place(torch.tensor(weights))[0]
 
 
 def _to_numpy(tensors: dict[str, Tensor]) -> Arrays:

@@ -25,10 +25,10 @@ from fedbnn_core.kronecker_update import (
 from fedbnn_core.methods.base import (
     ClientUpdate,
     FloatMethod,
-    PerClientBytes,
     RoundResult,
 )
 from fedbnn_core.seeding import derive_seed
+from fedbnn_core.traffic import PerClientBytes
 from fedbnn_core.training import LocalTask, train_locally
 from fedbnn_core.weight_update import (
     attach_updates,

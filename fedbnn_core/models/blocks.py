@@ -1,10 +1,16 @@
-"""Pieces that the networks share: a float or binary convolution, initial weights."""
+"""Pieces that the networks share: convolutions, layer norm, initial weights.
 
+A sign must not depend on the order in which a machine sums. Where a binary network
+takes the sign of a float sum (behind its stem, behind a layer norm), evaluation sums in
+float64 and rounds once, as the packed runtime does; training keeps float32.
+"""
+
+import torch
 from torch import Tensor, nn
 
 from fedbnn_core.layers import BinaryOptions, RotatedBinaryConv2d
 
-__all__ = ["ChannelLayerNorm", "convolution", "normal_init"]
+__all__ = ["ChannelLayerNorm", "StemConv2d", "convolution", "normal_init"]
 
 
 def convolution(
@@ -57,9 +63,35 @@ def normal_init(model: nn.Module, std: float = 0.01) -> None:
                 nn.init.zeros_(module.bias)
 
 
+class StemConv2d(nn.Conv2d):
+    """The float convolution in front of a binary network."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Return the convolution; in evaluation summed in float64."""
+        if self.training:
+            return super().forward(input)
+        wide = _widest(input)
+        bias = None if self.bias is None else self.bias.to(wide)
+        result: Tensor = self._conv_forward(input.to(wide), self.weight.to(wide), bias)
+        return result.to(input.dtype)
+
+
 class ChannelLayerNorm(nn.LayerNorm):
     """Layer norm over the channels of each position of an (n, c, h, w) tensor."""
 
     def forward(self, input: Tensor) -> Tensor:
-        """Normalise over dimension 1."""
-        return super().forward(input.movedim(1, -1)).movedim(-1, 1)
+        """Normalise over dimension 1; in evaluation summed in float64."""
+        if self.training:
+            return super().forward(input.movedim(1, -1)).movedim(-1, 1)
+        x = input.to(_widest(input))
+        centred = x - x.mean(dim=1, keepdim=True)
+        variance = centred.square().mean(dim=1, keepdim=True)
+        epsilon = torch.tensor(self.eps, dtype=input.dtype).to(x.dtype)
+        gamma, beta = (part[:, None, None] for part in (self.weight, self.bias))
+        inverse = 1 / (variance + epsilon.to(x.device)).sqrt()
+        return (centred * inverse * gamma + beta).to(input.dtype)
+
+
+def _widest(tensor: Tensor) -> torch.dtype:
+    """Return float64, or the tensor's own type where its device has no float64."""
+    return tensor.dtype if tensor.device.type == "mps" else torch.float64

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from fedbnn_core.errors import ConfigError
 from fedbnn_core.layers import BinaryOptions, hardtanh
-from fedbnn_core.models.blocks import convolution, normal_init
+from fedbnn_core.models.blocks import StemConv2d, convolution, normal_init
 
 __all__ = ["CNN4"]
 
@@ -44,17 +44,21 @@ class CNN4(nn.Module):
         self.convs = nn.ModuleList()
         self.norms = nn.ModuleList()
         for index, out_channels in enumerate(CHANNELS):
-            self.convs.append(
-                convolution(
+            if binary and float_first and index == 0:
+                conv: nn.Module = StemConv2d(
+                    channels, out_channels, 3, padding=1, bias=False
+                )
+            else:
+                conv = convolution(
                     channels,
                     out_channels,
                     3,
                     padding=1,
-                    binary=binary and not (float_first and index == 0),
+                    binary=binary,
                     clamp=index > 0,
                     options=options,
                 )
-            )
+            self.convs.append(conv)
             self.norms.append(nn.BatchNorm2d(out_channels))
             channels, height, width = out_channels, height // 2, width // 2
         self.head = nn.Linear(channels * height * width, num_classes, bias=False)

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedbnn_core.layers import BinaryOptions
-from fedbnn_core.models.blocks import ChannelLayerNorm, convolution
+from fedbnn_core.models.blocks import ChannelLayerNorm, StemConv2d, convolution
 
 __all__ = ["ConvNeXtBlock", "ConvNeXtTiny"]
 
@@ -77,7 +77,8 @@ class ConvNeXtTiny(nn.Module):
     ) -> None:
         super().__init__()
         self.binary = binary
-        self.stem = nn.Conv2d(input_shape[0], DIMS[0], 4)
+        stem = StemConv2d if binary else nn.Conv2d
+        self.stem = stem(input_shape[0], DIMS[0], 4)
         self.stem_norm = ChannelLayerNorm(DIMS[0], eps=1e-6)
         layers: list[nn.Module] = []
         for stage, (depth, dim) in enumerate(zip(DEPTHS, DIMS, strict=True)):

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
+from fedbnn_core.config import MODELS
 from fedbnn_core.errors import ConfigError
 from fedbnn_core.layers import BinaryOptions
 from fedbnn_core.models.cnn4 import CNN4
@@ -12,8 +13,6 @@ from fedbnn_core.models.convnext import ConvNeXtTiny
 from fedbnn_core.models.resnet import ResNet
 
 __all__ = ["MODELS", "ModelSpec", "build_model"]
-
-MODELS = ("cnn4", "resnet10", "resnet18", "convnext-tiny")
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedbnn_core.layers import BinaryOptions, hardtanh
-from fedbnn_core.models.blocks import convolution, normal_init
+from fedbnn_core.models.blocks import StemConv2d, convolution, normal_init
 
 __all__ = ["BasicBlock", "ResNet"]
 
@@ -81,7 +81,8 @@ class ResNet(nn.Module):
     ) -> None:
         super().__init__()
         self.binary = binary
-        self.stem = nn.Conv2d(input_shape[0], width, 3, padding=1, bias=False)
+        stem = StemConv2d if binary else nn.Conv2d
+        self.stem = stem(input_shape[0], width, 3, padding=1, bias=False)
         self.stem_norm = nn.BatchNorm2d(width)
         blocks: list[nn.Module] = []
         channels = width

@@ -41,7 +41,7 @@ _POST = _AFFINE | _SCALE | _CLAMP
 _ALLOWED_FLAGS = {
     Kind.INPUT: 0,
     Kind.CONV: _POST | _BIAS,
-    Kind.BCONV: _POST | _THRESHOLD | _DEPTHWISE,
+    Kind.BCONV: _POST | _THRESHOLD | _BIAS | _DEPTHWISE,
     Kind.BITPOOL: _MASK,
     Kind.MAXPOOL: _POST,
     Kind.LAYERNORM: 0,
@@ -253,7 +253,8 @@ def _decode_operation(
     require(kind_number in Kind._value2member_map_, "an unknown operation")
     kind = Kind(kind_number)
     require(not flags & ~_ALLOWED_FLAGS[kind] and reserved == 0, "an unknown flag")
-    require(not (flags & _THRESHOLD and flags & _POST), "a threshold and an epilogue")
+    if flags & _THRESHOLD:
+        require(not flags & (_POST | _BIAS), "a threshold and an epilogue")
 
     def slot(number: int) -> int | None:
         require(number == _NO_SLOT or number < shapes.slots, "an unknown slot")

@@ -1,8 +1,8 @@
 """Run a packed network with numpy: the definition that every kernel must match.
 
-Sums of floats have one fixed order, products are rounded before they are added, and
-the affine epilogue is a fused multiply-add: the C kernels do the same, so their
-results are equal bit for bit.
+Sums that decide about signs are taken in float64, in one fixed order, and rounded once;
+the affine epilogue is a fused multiply-add. The C kernels do the same, so their results
+are equal bit for bit.
 """
 
 from collections.abc import Iterator
@@ -17,6 +17,7 @@ from fedbnn_core.packed.graph import Graph, Kind, Operation, present
 __all__ = ["fma", "normalise", "preactivations", "run", "signs"]
 
 Floats = npt.NDArray[np.float32]
+Doubles = npt.NDArray[np.float64]
 Bits = npt.NDArray[np.bool_]
 
 _LANES = 16
@@ -99,6 +100,8 @@ def _execute(
 
 
 def _finish(op: Operation, value: Floats, residual: Floats | None) -> Floats:
+    if op.kind is Kind.BCONV and op.bias is not None:
+        value = value + op.bias
     if op.gain is not None and op.offset is not None and op.kind is not Kind.LAYERNORM:
         value = fma(value, op.gain, op.offset)
     if op.scale is not None:
@@ -152,39 +155,40 @@ def _float_operation(op: Operation, values: Floats) -> Floats:
     return _linear(op, values)
 
 
-def _start(op: Operation, shape: tuple[int, ...]) -> Floats:
-    total = np.zeros((*shape, op.out_channels), np.float32)
+def _start(op: Operation, shape: tuple[int, ...]) -> Doubles:
+    total = np.zeros((*shape, op.out_channels), np.float64)
     return total if op.bias is None else total + op.bias
 
 
 def _conv(op: Operation, values: Floats) -> Floats:
-    windows = _windows(_pad(values, op, 0.0), op)
-    weight = present(op.weight).astype(np.float32, copy=False)
+    windows = _windows(_pad(values, op, 0.0).astype(np.float64), op)
+    weight = present(op.weight).astype(np.float64)
     total = _start(op, windows.shape[:3])
     for tap in np.ndindex(windows.shape[3:]):
         total += windows[(..., *tap)][..., None] * weight[tap]
-    return total
+    return total.astype(np.float32)
 
 
-def _lane_sum(values: Floats) -> Floats:
+def _lane_sum(values: Doubles) -> Doubles:
     """Sum the last axis in 16 lanes, then the lanes in order."""
     missing = -values.shape[-1] % _LANES
     padded = np.pad(values, [(0, 0)] * (values.ndim - 1) + [(0, missing)])
-    lanes = np.zeros((*values.shape[:-1], _LANES), np.float32)
+    lanes = np.zeros((*values.shape[:-1], _LANES), np.float64)
     for begin in range(0, padded.shape[-1], _LANES):
         lanes += padded[..., begin : begin + _LANES]
-    total = np.zeros(values.shape[:-1], np.float32)
+    total = np.zeros(values.shape[:-1], np.float64)
     for lane in range(_LANES):
         total += lanes[..., lane]
     return total[..., None]
 
 
 def _layer_norm(op: Operation, values: Floats) -> Floats:
-    channels = np.float32(values.shape[-1])
-    centred = values - _lane_sum(values) / channels
+    wide, channels = values.astype(np.float64), values.shape[-1]
+    centred = wide - _lane_sum(wide) / channels
     variance = _lane_sum(centred * centred) / channels
-    inverse = _ONE / np.sqrt(variance + np.float32(op.epsilon))
-    return fma(centred * inverse, present(op.gain), present(op.offset))
+    inverse = 1.0 / np.sqrt(variance + np.float64(op.epsilon))
+    result = centred * inverse * present(op.gain) + present(op.offset)
+    return np.asarray(result, np.float32)
 
 
 def _mean(values: Floats) -> Floats:
@@ -200,8 +204,8 @@ def _linear(op: Operation, values: Floats) -> Floats:
     weight = present(op.weight).astype(np.float32)
     if op.weight_scale is not None:
         weight = weight * op.weight_scale[:, None]
-    features = values.transpose(0, 3, 1, 2).reshape(len(values), -1)
+    features = values.transpose(0, 3, 1, 2).reshape(len(values), -1).astype(np.float64)
     total = _start(op, (len(values), 1, 1))
     for index in range(features.shape[1]):
         total += features[:, index, None, None, None] * weight[:, index]
-    return total
+    return total.astype(np.float32)

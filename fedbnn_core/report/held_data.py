@@ -99,7 +99,7 @@ def held_data(
 def _load_dataset(config: Mapping[str, Any]) -> Dataset:
     # Needs torch; without it the report still has everything else.
     from fedbnn_core.config import RunConfig
-    from fedbnn_core.server_run import load_run_dataset
+    from fedbnn_core.run_data import load_run_dataset
 
     return load_run_dataset(RunConfig.from_mapping(config, complete=False))
 

@@ -31,11 +31,12 @@ class FinishedRun:
     leftovers: list[str]
 
 
-def run_command(output_dir, clients=4, **overrides):
+def run_command(output_dir, clients=4, cpus_per_client=1, **overrides):
     """Return the command line of a small run."""
     settings = SMALL | {k.replace("_", "-"): str(v) for k, v in overrides.items()}
     settings["output-dir"] = str(output_dir)
     command = [str(BIN / "fedbnn"), "run", "--clients", str(clients)]
+    command += ["--cpus-per-client", str(cpus_per_client)]
     for key, value in settings.items():
         command += ["-c", f"{key}={value}"]
     return command

@@ -244,6 +244,30 @@ def test_robust_rules_run_end_to_end(federate, rule):
     assert directory.read_json("summary.json")["status"] == "completed"
 
 
+def test_disk_that_fails_during_training_ends_the_run_and_it_can_be_resumed(
+    federate, tmp_path
+):
+    clean, _ = federate()
+
+    def fault(partition, round_index, reply):
+        (path,) = tmp_path.glob("*-disk")
+        if round_index == 1 and (path / "checkpoints").is_dir():
+            (path / "checkpoints").rename(path / "away")
+            (path / "checkpoints").write_text("in the way")
+        return reply
+
+    directory, grid = federate(fault=fault, stops=True, run_name="disk")
+    summary = directory.read_json("summary.json")
+    assert (summary["status"], summary["rounds"]) == ("stopped", 2)
+    assert "cannot write" in summary["reason"]
+    assert "fedbnn resume" in summary["reason"]
+    assert max(round_index for round_index, _ in grid.asked) == 1
+    (directory.path / "checkpoints").unlink()
+    (directory.path / "away").rename(directory.path / "checkpoints")
+    resumed, _ = federate(resume=str(directory.path))
+    assert hashes(resumed) == hashes(clean)
+
+
 def test_unwritable_output_is_found_before_training(data, tmp_path):
     blocked = tmp_path / "file"
     blocked.write_text("not a folder")

@@ -105,6 +105,23 @@ def test_server_keeps_two_models():
         assert result.layers[name]["beta"] == pytest.approx(beta, abs=1e-6)
 
 
+def test_rotations_are_used_only_when_there_is_something_to_evaluate():
+    fedbnn = method()
+    asked = set()
+
+    class Watched(Reply):
+        def array(self, name):
+            asked.add(name.rsplit(".", 1)[-1])
+            return super().array(name)
+
+    replies = [Watched(r.num_examples, r.arrays) for r in random_replies(fedbnn, 2)]
+    result = fedbnn.combine(replies, fedbnn.initial_broadcast())
+    assert "weight" in asked
+    assert not {"r1", "r2"} & asked
+    assert result.candidates["mixed"]
+    assert {"r1", "r2"} <= asked
+
+
 def test_everything_but_the_rotations_is_averaged():
     fedbnn = method()
     replies = random_replies(fedbnn, 3)

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from fedbnn_core.binarize import Sharpness
+from fedbnn_core.errors import ConfigError
 from fedbnn_core.layers import (
     BinaryOptions,
     RotatedBinaryConv2d,
@@ -446,5 +447,5 @@ def test_hardtanh_clamps_to_one() -> None:
     ],
 )
 def test_wrong_options_are_named(option: dict[str, str], match: str) -> None:
-    with pytest.raises(ValueError, match=match):
+    with pytest.raises(ConfigError, match=match):
         BinaryOptions(**option)  # type: ignore[arg-type]

@@ -11,7 +11,7 @@ from torch import nn
 from fedbnn_core.errors import ConfigError
 from fedbnn_core.layers import BinaryOptions, binary_layers, deployed, hardtanh
 from fedbnn_core.models import MODELS, ModelSpec, build_model
-from fedbnn_core.models.blocks import ChannelLayerNorm
+from fedbnn_core.models.blocks import ChannelLayerNorm, StemConv2d
 from fedbnn_core.models.convnext import ConvNeXtBlock
 
 # model, input shape, classes, w, R1 and R2 (baselines.md 5.2).
@@ -330,6 +330,36 @@ def test_channel_layer_norm_normalises_each_position() -> None:
     mean, var = values.mean(axis=1, keepdims=True), values.var(axis=1, keepdims=True)
     expected = (values - mean) / np.sqrt(var + 1e-6)
     np.testing.assert_allclose(norm(x).detach().numpy(), expected, atol=1e-5)
+
+
+def test_layer_norm_takes_the_signs_of_its_exact_values() -> None:
+    norm = ChannelLayerNorm(96, eps=1e-6).eval()
+    for seed in range(200):
+        x = images(1, 96, 1, 1, seed=seed) * 5 + 2
+        wide = x.flatten().numpy().astype(np.longdouble)
+        centred = wide - wide.mean()
+        variance = (centred**2).mean() + np.longdouble(np.float32(1e-6))
+        normal = centred / np.sqrt(variance)
+        # Every value is what rounding beta leaves over, some 1e-8 on either side of 0.
+        beta = -normal.astype(np.float32)
+        with torch.no_grad():
+            norm.bias.copy_(torch.from_numpy(beta))
+            actual = norm(x).flatten().numpy()
+        np.testing.assert_array_equal(actual < 0, normal + beta < 0)
+
+
+def test_a_stem_takes_the_signs_of_its_exact_sums() -> None:
+    stem = StemConv2d(3, 500, 3)
+    x = images(1, 3, 3, 3, seed=1)
+    weight = stem.weight.detach().numpy().astype(np.longdouble)
+    exact = (weight * x[0].numpy()).sum(axis=(1, 2, 3))
+    bias = -exact.astype(np.float32)
+    with torch.no_grad():
+        stem.bias.copy_(torch.from_numpy(bias))
+        trained = stem(x).flatten().numpy()
+        actual = stem.eval()(x).flatten().numpy()
+    np.testing.assert_array_equal(actual < 0, exact + bias < 0)
+    np.testing.assert_allclose(trained, actual, atol=1e-6)
 
 
 def test_an_unknown_model_is_named_with_the_choices() -> None:

@@ -8,6 +8,7 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 
 from fedbnn_core.config import RunConfig
+from fedbnn_core.errors import RunError
 from fedbnn_core.privacy import (
     ClientAccountant,
     create_accountant,
@@ -54,15 +55,36 @@ def test_epsilon_is_that_of_the_busiest_client():
     assert accountant.epsilon() == three.epsilon()
 
 
-def test_state_survives_a_checkpoint_and_lost_rounds_count():
+def keeping(path):
     accountant = ClientAccountant(noise_multiplier=5.0, delta=1e-5)
-    accountant.record([1, 2])
-    restored = ClientAccountant(noise_multiplier=5.0, delta=1e-5)
-    restored.load_state(accountant.state())
-    assert restored.epsilon() == accountant.epsilon()
-    restored.add_lost_rounds(1)
-    accountant.record([1])
-    assert restored.epsilon() == accountant.epsilon()
+    accountant.use_ledger(path)
+    return accountant
+
+
+def test_releases_are_on_disk_before_anybody_is_asked(tmp_path):
+    path = tmp_path / "privacy.jsonl"
+    first = keeping(path)
+    first.record([1, 2])
+    first.record([2])
+    assert path.read_text() == "[1, 2]\n[2]\n"
+    # Half a line: the process died while writing, so nobody was asked.
+    path.write_text(path.read_text() + "[2, 1")
+    second = keeping(path)
+    assert (second.epsilon(), second.releases()) == (first.epsilon(), 3)
+    second.record([2])
+    assert path.read_text() == "[1, 2]\n[2]\n[2]\n"
+    three = ClientAccountant(noise_multiplier=5.0, delta=1e-5)
+    for _ in range(3):
+        three.record([9])
+    assert second.epsilon() == three.epsilon()
+
+
+@pytest.mark.parametrize("text", ["[1]\nnonsense\n", '[1]\n["x"]\n', "[1]\n7\n"])
+def test_damaged_ledger_is_no_reason_to_forget(tmp_path, text):
+    path = tmp_path / "privacy.jsonl"
+    path.write_text(text)
+    with pytest.raises(RunError, match=r"line 2 of .* is damaged"):
+        keeping(path)
 
 
 def test_only_private_runs_have_an_accountant():

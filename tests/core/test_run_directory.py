@@ -8,13 +8,30 @@ import numpy as np
 import pytest
 
 from fedbnn_core.errors import RunError
-from fedbnn_core.run_directory import RunDirectory
+from fedbnn_core.run_directory import RunDirectory, require_output_folder
 
 
 def test_new_directories_never_collide(tmp_path):
     paths = {RunDirectory.create(tmp_path, "name").path for _ in range(5)}
     assert len(paths) == 5
     assert all(path.name.split("-", 2)[2].startswith("name") for path in paths)
+
+
+def test_unusable_output_folder_is_named(tmp_path):
+    require_output_folder(tmp_path / "new" / "runs")
+    assert list((tmp_path / "new" / "runs").iterdir()) == []
+    (tmp_path / "file").write_text("not a folder")
+    for use in (require_output_folder, lambda path: RunDirectory.create(path, "name")):
+        with pytest.raises(RunError, match=r"in .*/file/runs: .*set output-dir to"):
+            use(tmp_path / "file" / "runs")
+
+
+def test_progress_that_cannot_be_written_stops_nothing(tmp_path):
+    directory = RunDirectory(tmp_path)
+    directory.write_progress(round_number=1, clients=4, done=2, rejected=0)
+    (tmp_path / "progress.json.tmp").mkdir()
+    directory.write_progress(round_number=1, clients=4, done=3, rejected=0)
+    assert json.loads((tmp_path / "progress.json").read_text())["done"] == 2
 
 
 def test_only_a_run_can_be_opened(tmp_path):

@@ -2,11 +2,11 @@
 
 import shutil
 
-import numpy as np
 import pytest
 
 from fedbnn_core.errors import ConfigError, RunError
-from fedbnn_core.server_run import ServerRun, state_hash, stored_config
+from fedbnn_core.privacy import ClientAccountant
+from fedbnn_core.server_run import ServerRun, stored_config
 from fedbnn_core.traffic import RoundTraffic
 from tests.tiny_run import CLIENTS, TinyFederation, tiny_config, write_data
 
@@ -111,19 +111,40 @@ def test_failed_attempts_change_the_draw_and_end_the_run(data, tmp_path):
     ]
 
 
+def test_resumed_private_run_counts_what_clients_sent_to_lost_rounds(data, tmp_path):
+    pytest.importorskip("dp_accounting")
+    settings = {
+        "clients_per_round": CLIENTS,
+        "privacy": "local",
+        "privacy_noise_multiplier": 20.0,
+        "num_server_rounds": 4,
+        "checkpoint_every": 2,
+    }
+    whole = TinyFederation(tiny_config(data, tmp_path, **settings))
+    clean = [whole.round()["epsilon"] for _ in range(4)]
+    stopped = TinyFederation(tiny_config(data, tmp_path, **settings))
+    path = stopped.run.directory.path
+    for _ in range(3):
+        stopped.round()
+    stopped.run.sample(range(CLIENTS))  # asked, and then the server dies
+    stopped.run.directory.release()
+    resumed = resume(data, path)
+    # Rounds 1 to 4 were asked for once and 3, 4 once more: six releases, not four.
+    epsilons = [resumed.round()["epsilon"] for _ in range(2)]
+    assert epsilons[0] > clean[3] > clean[2]
+    summary = resumed.run.finish()
+    assert summary["epsilon"] == epsilons[1]
+    six = ClientAccountant(noise_multiplier=20.0, delta=1e-5)
+    for _ in range(6):
+        six.record([0])
+    assert epsilons[1] == six.epsilon()
+
+    (path / "privacy.jsonl").write_text("")
+    with pytest.raises(RunError, match=r"privacy\.jsonl was cut"):
+        resume(data, path)
+
+
 def test_methods_without_private_mode_are_refused(data, tmp_path):
     pytest.importorskip("dp_accounting")
     with pytest.raises(ConfigError, match="has no private mode"):
         ServerRun(tiny_config(data, tmp_path, method="fedbat", privacy="local"), 8)
-
-
-def test_hash_depends_on_names_shapes_and_values():
-    base = {"a": np.zeros(4, np.float32)}
-    others = [
-        {"b": np.zeros(4, np.float32)},
-        {"a": np.zeros((2, 2), np.float32)},
-        {"a": np.zeros(4, np.int32)},
-        {"a": np.array([0, 0, 0, -0.0], np.float32)},
-    ]
-    assert len({state_hash(state) for state in (base, *others)}) == 5
-    assert state_hash(base) == state_hash({"a": np.zeros(8, np.float32)[::2]})

@@ -192,9 +192,11 @@ def test_impossible_requests_say_what_to_do(
         partition_indices(labels, clients, scheme, seed=0, **options)
 
 
-def test_more_clients_than_samples_leaves_some_empty() -> None:
-    parts = partition_indices(np.zeros(3, int), 5, "iid", seed=0)
-    assert [len(part) for part in parts] == [1, 1, 1, 0, 0]
+def test_a_client_without_a_sample_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"5 clients share 3 .* 2 of them"):
+        partition_indices(np.zeros(3, int), 5, "iid", seed=0)
+    parts = partition_indices(np.zeros(3, int), 3, "iid", seed=0)
+    assert [len(part) for part in parts] == [1, 1, 1]
 
 
 def test_labels_that_nobody_gets_are_warned_about(

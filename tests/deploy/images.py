@@ -124,3 +124,6 @@ class Images:
         for container, _ in self.mounts.values():
             self.buildah("umount", container)
             self.buildah("rm", container)
+        # The store is mounted on itself and stays so otherwise.
+        overlay = self.store / "root" / "overlay"
+        subprocess.run(["umount", overlay], check=False, capture_output=True)

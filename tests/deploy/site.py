@@ -117,11 +117,12 @@ class Site:
             added = self.fedbnn("fleet", "add", device)
             assert added.returncode == 0, added.stderr
 
-    def serve(self, *options):
+    def serve(self, *options, prefix=()):
         server = self.start(
             *("fleet", "serve", "--verbose", "--fleet-address", self.address),
             *("--control", self.control, *options),
             name="server",
+            prefix=prefix,
         )
         server.wait_for("Devices connect to")
         return server
@@ -130,8 +131,9 @@ class Site:
         return self.fleet / "bundles" / f"{name}.bundle"
 
     def device(self, name, *options, prefix=(), **environment):
+        """Start a device; with one thread, as simulated clients have."""
         return self.start(
-            *("device", "--verbose", "--bundle", self.bundle(name)),
+            *("device", "--verbose", "--threads", "1", "--bundle", self.bundle(name)),
             *("--state", self.folder / name, *options),
             name=name,
             prefix=prefix,

@@ -8,7 +8,7 @@ import pytest
 from fedbnn_core.fleet import Fleet, read_bundle, write_bundle
 from fedbnn_core.fleet.credentials import make_node_key
 
-pytestmark = pytest.mark.deploy
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
@@ -61,12 +61,16 @@ def test_a_device_of_another_fleet(served, tmp_path):
     assert "not the server of this bundle's fleet" in words
 
 
-def test_a_device_whose_clock_is_an_hour_behind(served):
+def clock_off(offset):
+    """Return the words before a command whose clock shall be off."""
     if shutil.which("faketime") is None:
         pytest.skip("needs faketime; run make system-deps")
-    words = refused(
-        served, bundle=served.bundle("robot"), prefix=("faketime", "-f", "-1h")
-    )
+    return ("faketime", "-f", offset)
+
+
+@pytest.mark.deploy
+def test_a_device_whose_clock_is_an_hour_behind(served):
+    words = refused(served, bundle=served.bundle("robot"), prefix=clock_off("-1h"))
     assert "clocks differ by more than 5 minutes" in words
 
 
@@ -75,6 +79,7 @@ def test_the_control_port_is_no_port_for_devices(served):
     assert "not the Fleet API" in words
 
 
+@pytest.mark.deploy
 def test_a_removed_device_is_cut_off_and_cannot_come_back(served):
     bundle = served.folder / "kept.bundle"
     shutil.copy(served.bundle("camera"), bundle)
@@ -89,6 +94,17 @@ def test_a_removed_device_is_cut_off_and_cannot_come_back(served):
     assert device.process.wait(60) == 1, device.text()
     assert "no longer accepts this device" in device.text()
     assert "does not accept this device's key" in refused(served, bundle=bundle)
+
+
+@pytest.mark.deploy
+def test_a_server_whose_certificate_has_expired_meanwhile(site):
+    site.init("camera")
+    Fleet(site.fleet).renew(days=-0.5)
+    # For this server it is yesterday, when the certificate was good.
+    site.serve(prefix=clock_off("-18h"))
+    words = refused(site, bundle=site.bundle("camera"))
+    assert "has expired" in words
+    assert "fedbnn fleet renew" in words
 
 
 def test_an_expired_certificate_stops_the_server_before_it_starts(site):

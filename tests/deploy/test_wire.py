@@ -25,12 +25,12 @@ class Tap:
 
     def _accept(self):
         while True:
+            host, port = self.target.split(":")
             try:
                 client, _ = self.listener.accept()
+                server = socket.create_connection((host, int(port)))
             except OSError:
                 return
-            host, port = self.target.split(":")
-            server = socket.create_connection((host, int(port)))
             up, down = bytearray(), bytearray()
             self.connections.append((up, down))
             for source, sink, copy in ((client, server, up), (server, client, down)):

@@ -6,15 +6,16 @@ from server_app.progress import round_line
 
 def line(done, **extra):
     return round_line(
-        {
-            "round": done,
-            "num_rounds": 12,
-            "elapsed_seconds": 60.0,
-            "train_loss": 0.5,
-            "rejected": [],
-            "seconds": {"train": 1.0},
-            **extra,
-        }
+        [
+            {
+                "round": done,
+                "num_rounds": 12,
+                "train_loss": 0.5,
+                "rejected": [],
+                "seconds": {"train": 1.0},
+                **extra,
+            }
+        ]
     )
 
 

@@ -1,12 +1,18 @@
 """The device's wrapper of Flower's SuperNode, without starting one."""
 
+import sys
 from pathlib import Path
 
 import pytest
 
 from fedbnn_core.errors import FleetError
-from fedbnn_core.launch import flower_version
-from fedbnn_core.launch.supernode import DeviceSettings, explain, supernode_command
+from fedbnn_core.launch import flower_version, supernode
+from fedbnn_core.launch.supernode import (
+    DeviceSettings,
+    explain,
+    run_device,
+    supernode_command,
+)
 
 flower_config = pytest.importorskip("flwr.common.config")
 
@@ -29,6 +35,7 @@ def test_flower_reads_the_node_config_back(path):
         "partition-id": 3,
         "device-name": "camera",
         "model-dir": "/var/lib/x/models",
+        "client-threads": 0,
         "data": path,
     }
 
@@ -74,3 +81,33 @@ def test_the_installed_flower_passes_and_one_without_the_client_does_not(monkeyp
     monkeypatch.setattr(flower_version, "_GRPC_CLIENT", "flwr.client.no_such_client")
     with pytest.raises(FleetError, match="no gRPC Fleet API"):
         flower_version.require_grpc_flower()
+
+
+@pytest.mark.parametrize(
+    "ending",
+    [
+        "sys.exit('Traceback: database is locked')",
+        # A SuperNode whose heartbeat thread has died goes on for ever.
+        "print('  File connection.py, in send_node_heartbeat', flush=True); sleep(99)",
+    ],
+)
+def test_a_connected_device_joins_again_after_a_fault(tmp_path, monkeypatch, ending):
+    """It gives up when the server says no, not when the SuperNode breaks down."""
+    script = tmp_path / "node.py"
+    script.write_text(
+        "import sys; from pathlib import Path; from time import sleep\n"
+        "starts = Path(__file__).with_name('starts')\n"
+        "starts.open('a').write('x')\n"
+        "if len(starts.read_text()) > 2: sys.exit('must be registered via the CLI')\n"
+        f"print('SuperNode ID: 1', flush=True)\n{ending}\n"
+    )
+    monkeypatch.setattr(
+        supernode, "supernode_command", lambda *_: [sys.executable, str(script)]
+    )
+    monkeypatch.setattr(supernode, "_wait_for_server", lambda *_: None)
+    monkeypatch.setattr(supernode, "_REFUSAL_PAUSE_SECONDS", 0.01)
+    said = []
+    with pytest.raises(FleetError, match="devices with a key only"):
+        run_device(settings(state=tmp_path, insecure=True), None, say=said.append)
+    assert (tmp_path / "starts").read_text() == "xxx"
+    assert sum("Connected" in text for text in said) == 2

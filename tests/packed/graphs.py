@@ -123,6 +123,7 @@ def everything(channels: int, rng: np.random.Generator) -> Graph:
         hidden,
         residual=stem,
         bits=signs(channels, fan_in),
+        bias=floats(rng, channels),
         scale=floats(rng, channels),
         clamp=True,
         **affine(rng, channels),

@@ -35,14 +35,43 @@ def test_fma_rounds_once() -> None:
         assert actual[i] == nearest_float32(exact + Fraction(float(offset[i]))), i
 
 
-def test_layer_norm_matches_its_formula() -> None:
+def test_layer_norm_takes_the_signs_of_its_exact_values() -> None:
     rng = np.random.default_rng(1)
-    values = rng.standard_normal((2, 3, 3, 37)).astype(np.float32) * 5 + 2
-    gamma, beta = rng.standard_normal((2, 37)).astype(np.float32)
-    op = Operation(Kind.LAYERNORM, 37, gain=gamma, offset=beta, epsilon=1e-6)
-    wide = values.astype(np.float64)
+    values = rng.standard_normal((500, 1, 1, 37)).astype(np.float32) * 5 + 2
+    wide = values.astype(np.longdouble)
     centred = wide - wide.mean(axis=-1, keepdims=True)
-    deviation = np.sqrt((centred**2).mean(axis=-1, keepdims=True) + 1e-6)
-    expected = centred / deviation * gamma + beta
-    actual = reference._float_operation(op, values)
-    np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-5)
+    epsilon = np.longdouble(np.float32(1e-6))
+    deviation = np.sqrt((centred**2).mean(axis=-1, keepdims=True) + epsilon)
+    gamma = rng.standard_normal(37).astype(np.float32)
+    for row in range(500):
+        # Every value is what rounding beta leaves over, some 1e-8 on either side of 0.
+        normal = (centred / deviation)[row] * gamma
+        beta = -normal.astype(np.float32)[0, 0]
+        op = Operation(Kind.LAYERNORM, 37, gain=gamma, offset=beta, epsilon=1e-6)
+        expected = normal + beta
+        actual = reference._float_operation(op, values[row : row + 1])[0]
+        np.testing.assert_array_equal(actual < 0, expected < 0)
+        np.testing.assert_allclose(actual, expected, rtol=1e-6, atol=1e-14)
+
+
+def test_convolution_takes_the_signs_of_its_exact_sums() -> None:
+    rng = np.random.default_rng(2)
+    values = rng.standard_normal((1, 9, 9, 3)).astype(np.float32)
+    weight = rng.standard_normal((3, 3, 3, 500)).astype(np.float32)
+    exact = np.zeros(500, np.longdouble)
+    for y, x, c in np.ndindex(3, 3, 3):
+        product = values[0, 4 + y, 2 + x, c].astype(np.longdouble) * weight[y, x, c]
+        exact += product
+    op = Operation(
+        Kind.CONV,
+        500,
+        kernel=(3, 3),
+        stride=1,
+        padding=(0, 0, 0, 0),
+        weight=weight,
+        bias=-exact.astype(np.float32),
+    )
+    actual = reference._float_operation(op, values)[0, 4, 2]
+    expected = exact - exact.astype(np.float32)
+    np.testing.assert_array_equal(actual < 0, expected < 0)
+    np.testing.assert_allclose(actual, expected, rtol=1e-6, atol=1e-14)

@@ -28,7 +28,7 @@ static uint64_t row_counts(const operation *op) {
 uint64_t fbnn_scratch_bytes(const operation *op) {
     switch (op->kind) {
     case OP_CONV:
-        return op->kernel_h * padded_row_bytes(op, op->in.channels * sizeof(float)) +
+        return op->kernel_h * padded_row_bytes(op, op->in.channels * sizeof(double)) +
                region((uint64_t)op->out.width * op->padded * sizeof(float));
     case OP_BCONV:
         if (op->flags & FLAG_DEPTHWISE)
@@ -39,7 +39,7 @@ uint64_t fbnn_scratch_bytes(const operation *op) {
                region(CHUNK * op->padded * sizeof(uint16_t) + 64) +
                region(fbnn_gather_bytes(op));
     case OP_LINEAR:
-        return region((uint64_t)op->fan_in * sizeof(float)) +
+        return region((uint64_t)op->fan_in * sizeof(double)) +
                region(op->padded * sizeof(float));
     default: return region(op->padded * sizeof(float));
     }
@@ -49,6 +49,7 @@ static epilogue epilogue_at(const task *t, size_t position) {
     const operation *op = t->op;
     size_t at = position * op->out.channels;
     epilogue e = {0};
+    if (op->kind == OP_BCONV) e.bias = op->bias; /* other sums start with it */
     if (op->kind != OP_LAYERNORM) e.gain = op->gain, e.offset = op->offset;
     e.scale = op->scale;
     e.clamp = op->flags & FLAG_CLAMP;
@@ -127,22 +128,21 @@ static void pad_row(const operation *op, const uint8_t *input, long y, size_t pi
 
 static void run_conv(const task *t) {
     const operation *op = t->op;
-    size_t pixel = op->in.channels * sizeof(float);
-    size_t row = padded_row_bytes(op, pixel), channels = op->in.channels;
+    size_t channels = op->in.channels, values = op->in.width * channels;
+    size_t row = padded_row_bytes(op, channels * sizeof(double));
     float *out = (float *)(void *)(t->scratch + op->kernel_h * row);
-    const uint8_t *input = (const uint8_t *)t->a->floats[op->input];
     for (size_t y = t->begin; y < t->end; y++) {
         for (size_t i = 0; i < op->kernel_h; i++) {
             long from = (long)(y * op->stride + i) - (long)op->pad_top;
-            uint8_t *to = t->scratch + i * row;
-            memset(to, 0, row); /* zero padding */
-            if (from >= 0 && from < (long)op->in.height)
-                memcpy(to + op->pad_left * pixel,
-                       input + (size_t)from * op->in.width * pixel,
-                       op->in.width * pixel);
+            memset(t->scratch + i * row, 0, row); /* zero padding */
+            if (from < 0 || from >= (long)op->in.height) continue;
+            double *to = (double *)(void *)(t->scratch + i * row);
+            to += op->pad_left * channels;
+            const float *input = t->a->floats[op->input] + (size_t)from * values;
+            for (size_t x = 0; x < values; x++) to[x] = input[x];
         }
-        t->model->kernels->conv((const float *)(const void *)t->scratch,
-                                row / sizeof(float), op->stride * channels,
+        t->model->kernels->conv((const double *)(const void *)t->scratch,
+                                row / sizeof(double), op->stride * channels,
                                 op->out.width, op->weights, op->bias, op->kernel_h,
                                 op->kernel_w * channels, op->padded, out);
         for (size_t x = 0; x < op->out.width; x++) {
@@ -287,8 +287,8 @@ static void run_mean(const task *t) {
 static void run_linear(const task *t) {
     const operation *op = t->op;
     const kernel_set *k = t->model->kernels;
-    float *features = (float *)(void *)t->scratch;
-    float *out = (float *)(void *)(t->scratch + region(op->fan_in * sizeof(float)));
+    double *features = (double *)(void *)t->scratch;
+    float *out = (float *)(void *)(t->scratch + region(op->fan_in * sizeof(double)));
     const float *input = t->a->floats[op->input];
     size_t channels = op->in.channels, n = positions(op->in);
     for (size_t c = 0; c < channels; c++)

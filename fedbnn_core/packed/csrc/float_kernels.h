@@ -11,8 +11,9 @@ static inline v16 load_part(const float *from, size_t n) {
     return v16_load(full);
 }
 
-/* gain, offset and scale are padded to whole vectors; the residual is not. */
+/* All but the residual are padded to whole vectors. */
 static inline v16 finish(v16 v, size_t c, size_t n, const epilogue *e) {
+    if (e->bias) v = v16_add(v, v16_load(e->bias + c));
     if (e->gain) v = v16_fma(v, v16_load(e->gain + c), v16_load(e->offset + c));
     if (e->scale) v = v16_mul(v, v16_load(e->scale + c));
     if (e->residual)
@@ -62,79 +63,103 @@ static void finish_floats(const float *values, size_t channels, const epilogue *
     }
 }
 
-/* `tile` neighbouring outputs share every weight that is loaded. */
+/* `tile` neighbouring outputs share every weight that is loaded. A product of two
+ * floats is exact in a double, so a fused step rounds as two separate ones do. */
 static inline __attribute__((always_inline)) void
-conv_tile(const float *input, size_t row_stride, size_t pixel_stride,
-          const float *weights, const float *bias, size_t rows, size_t row_floats,
-          size_t padded, float *out, const int tile) {
-    for (size_t c = 0; c < padded; c += 16) {
-        v16 sum[4];
-        for (int p = 0; p < tile; p++) sum[p] = v16_load(bias + c);
+conv_tile(const double *input, size_t row_stride, size_t pixel_stride,
+          const float *weights, const float *bias, size_t rows, size_t row_values,
+          size_t padded, float *out, const int tile, const int wide) {
+    for (size_t c = 0; c < padded; c += 8 * (size_t)wide) {
+        d8 sum[CONV_TILE][2];
+        for (int p = 0; p < tile; p++)
+            for (int v = 0; v < wide; v++) sum[p][v] = d8_widen(bias + c + 8 * v);
         const float *w = weights + c;
         for (size_t row = 0; row < rows; row++) {
-            const float *x = input + row * row_stride;
-            for (size_t i = 0; i < row_floats; i++, w += padded) {
-                v16 weight = v16_load(w);
-                for (int p = 0; p < tile; p++) {
-                    v16 value = v16_set1(x[i + (size_t)p * pixel_stride]);
-                    sum[p] = v16_add(sum[p], v16_mul(value, weight));
+            const double *x = input + row * row_stride;
+            for (size_t i = 0; i < row_values; i++, w += padded)
+                for (int v = 0; v < wide; v++) {
+                    d8 weight = d8_widen(w + 8 * v);
+                    for (int p = 0; p < tile; p++) {
+                        d8 value = d8_set1(x[i + (size_t)p * pixel_stride]);
+                        sum[p][v] = d8_fma(value, weight, sum[p][v]);
+                    }
                 }
-            }
         }
-        for (int p = 0; p < tile; p++) v16_store(out + (size_t)p * padded + c, sum[p]);
+        for (int p = 0; p < tile; p++)
+            for (int v = 0; v < wide; v++)
+                d8_narrow(out + (size_t)p * padded + c + 8 * v, sum[p][v]);
     }
 }
 
-static void conv(const float *input, size_t row_stride, size_t pixel_stride, size_t n,
+static void conv(const double *input, size_t row_stride, size_t pixel_stride, size_t n,
                  const float *weights, const float *bias, size_t rows,
-                 size_t row_floats, size_t padded, float *out) {
+                 size_t row_values, size_t padded, float *out) {
     size_t p = 0;
-    for (; p + 4 <= n; p += 4)
+    for (; p + CONV_TILE <= n; p += CONV_TILE)
         conv_tile(input + p * pixel_stride, row_stride, pixel_stride, weights, bias,
-                  rows, row_floats, padded, out + p * padded, 4);
+                  rows, row_values, padded, out + p * padded, CONV_TILE, 1);
     for (; p < n; p++)
         conv_tile(input + p * pixel_stride, row_stride, pixel_stride, weights, bias,
-                  rows, row_floats, padded, out + p * padded, 1);
+                  rows, row_values, padded, out + p * padded, 1, 2);
 }
 
-static inline float sum_lanes(v16 v) {
-    float lane[16], sum = 0.0f;
-    v16_store(lane, v);
+typedef struct {
+    d8 low, high;
+} lanes;
+
+static inline lanes widen(const float *values, size_t n) {
+    float full[16] = {0};
+    if (n < 16) values = memcpy(full, values, n * sizeof(float));
+    lanes r = {d8_widen(values), d8_widen(values + 8)};
+    return r;
+}
+
+static inline double sum_lanes(lanes v) {
+    double lane[16], sum = 0.0;
+    d8_store(lane, v.low);
+    d8_store(lane + 8, v.high);
     for (int i = 0; i < 16; i++) sum += lane[i];
     return sum;
 }
 
+/* In double, so that the sign of the result does not depend on the order in which
+ * another implementation sums. */
 static void layer_norm(const float *values, size_t channels, const float *gamma,
                        const float *beta, float epsilon, float *out) {
+    lanes sum = {d8_set1(0.0), d8_set1(0.0)};
+    for (size_t c = 0; c < channels; c += 16) {
+        lanes x = widen(values + c, channels - c);
+        sum.low = d8_add(sum.low, x.low);
+        sum.high = d8_add(sum.high, x.high);
+    }
+    double mean = sum_lanes(sum) / (double)channels;
+
+    lanes squares = {d8_set1(0.0), d8_set1(0.0)};
+    d8 centre = d8_set1(-mean);
     size_t whole = channels / 16 * 16, rest = channels - whole;
-    v16 sum = v16_set1(0.0f);
-    for (size_t c = 0; c < whole; c += 16) sum = v16_add(sum, v16_load(values + c));
-    if (rest) sum = v16_add(sum, load_part(values + whole, rest));
-    float mean = sum_lanes(sum) / (float)channels;
-
-    v16 squares = v16_set1(0.0f), centre = v16_set1(-mean);
     for (size_t c = 0; c < whole; c += 16) {
-        v16 d = v16_add(v16_load(values + c), centre);
-        squares = v16_add(squares, v16_mul(d, d));
+        lanes x = widen(values + c, 16);
+        d8 low = d8_add(x.low, centre), high = d8_add(x.high, centre);
+        squares.low = d8_add(squares.low, d8_mul(low, low));
+        squares.high = d8_add(squares.high, d8_mul(high, high));
     }
-    if (rest) {
-        float d[16] = {0};
-        for (size_t i = 0; i < rest; i++) d[i] = values[whole + i] - mean;
-        squares = v16_add(squares, v16_mul(v16_load(d), v16_load(d)));
+    double total = 0.0, lane[16];
+    d8_store(lane, squares.low);
+    d8_store(lane + 8, squares.high);
+    for (size_t i = 0; i < 16; i++) {
+        double d = i < rest ? values[whole + i] - mean : 0.0;
+        total += lane[i] + d * d;
     }
-    float variance = sum_lanes(squares) / (float)channels;
-    float deviation = sqrtf(variance + epsilon);
-    v16 inverse = v16_set1(1.0f / deviation);
+    double deviation = sqrt(total / (double)channels + (double)epsilon);
 
-    for (size_t c = 0; c < whole; c += 16) {
-        v16 d = v16_mul(v16_add(v16_load(values + c), centre), inverse);
-        v16_store(out + c, v16_fma(d, v16_load(gamma + c), v16_load(beta + c)));
-    }
-    if (rest) {
-        v16 d = v16_mul(v16_add(load_part(values + whole, rest), centre), inverse);
-        float full[16];
-        v16_store(full, v16_fma(d, v16_load(gamma + whole), v16_load(beta + whole)));
-        memcpy(out + whole, full, rest * sizeof(float));
+    d8 inverse = d8_set1(1.0 / deviation);
+    for (size_t c = 0; c < channels; c += 16) {
+        lanes x = widen(values + c, channels - c);
+        lanes g = widen(gamma + c, 16), b = widen(beta + c, 16);
+        d8 low = d8_mul(d8_add(x.low, centre), inverse);
+        d8 high = d8_mul(d8_add(x.high, centre), inverse);
+        d8_narrow(out + c, d8_add(d8_mul(low, g.low), b.low));
+        d8_narrow(out + c + 8, d8_add(d8_mul(high, g.high), b.high));
     }
 }
 

@@ -60,6 +60,41 @@ static inline v16 v16_signed_sum(const uint16_t *counts, uint32_t fan_in) {
     BOTH_HALVES(signed_sum8(counts, n), signed_sum8(counts + 8, n));
 }
 
+typedef struct {
+    __m256d low, high;
+} d8;
+
+static inline d8 d8_of(__m256d low, __m256d high) {
+    d8 r = {low, high};
+    return r;
+}
+static inline d8 d8_widen(const float *from) {
+    return d8_of(_mm256_cvtps_pd(_mm_loadu_ps(from)),
+                 _mm256_cvtps_pd(_mm_loadu_ps(from + 4)));
+}
+static inline void d8_narrow(float *to, d8 v) {
+    _mm_storeu_ps(to, _mm256_cvtpd_ps(v.low));
+    _mm_storeu_ps(to + 4, _mm256_cvtpd_ps(v.high));
+}
+static inline void d8_store(double *to, d8 v) {
+    _mm256_storeu_pd(to, v.low);
+    _mm256_storeu_pd(to + 4, v.high);
+}
+static inline d8 d8_set1(double x) {
+    return d8_of(_mm256_set1_pd(x), _mm256_set1_pd(x));
+}
+static inline d8 d8_add(d8 a, d8 b) {
+    return d8_of(_mm256_add_pd(a.low, b.low), _mm256_add_pd(a.high, b.high));
+}
+static inline d8 d8_mul(d8 a, d8 b) {
+    return d8_of(_mm256_mul_pd(a.low, b.low), _mm256_mul_pd(a.high, b.high));
+}
+static inline d8 d8_fma(d8 a, d8 b, d8 c) {
+    return d8_of(_mm256_fmadd_pd(a.low, b.low, c.low),
+                 _mm256_fmadd_pd(a.high, b.high, c.high));
+}
+
+#define CONV_TILE 4
 #include "float_kernels.h"
 
 typedef __m256i bitvec;

@@ -28,6 +28,21 @@ static inline v16 v16_signed_sum(const uint16_t *counts, uint32_t fan_in) {
         _mm512_sub_epi32(_mm512_set1_epi32((int)fan_in), _mm512_slli_epi32(c, 1)));
 }
 
+typedef __m512d d8;
+
+static inline d8 d8_widen(const float *from) {
+    return _mm512_cvtps_pd(_mm256_loadu_ps(from));
+}
+static inline void d8_narrow(float *to, d8 v) {
+    _mm256_storeu_ps(to, _mm512_cvtpd_ps(v));
+}
+static inline void d8_store(double *to, d8 v) { _mm512_storeu_pd(to, v); }
+static inline d8 d8_set1(double x) { return _mm512_set1_pd(x); }
+static inline d8 d8_add(d8 a, d8 b) { return _mm512_add_pd(a, b); }
+static inline d8 d8_mul(d8 a, d8 b) { return _mm512_mul_pd(a, b); }
+static inline d8 d8_fma(d8 a, d8 b, d8 c) { return _mm512_fmadd_pd(a, b, c); }
+
+#define CONV_TILE 8
 #include "float_kernels.h"
 
 typedef __m512i bitvec;

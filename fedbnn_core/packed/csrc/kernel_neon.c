@@ -42,6 +42,32 @@ static inline v16 v16_signed_sum(const uint16_t *counts, uint32_t fan_in) {
                        1))));
 }
 
+typedef struct {
+    float64x2_t q[4];
+} d8;
+
+#define EACH_PAIR(expression)                                                          \
+    d8 r;                                                                              \
+    for (int i = 0; i < 4; i++) r.q[i] = (expression);                                 \
+    return r
+
+static inline d8 d8_widen(const float *from) {
+    EACH_PAIR(vcvt_f64_f32(vld1_f32(from + 2 * i)));
+}
+static inline void d8_narrow(float *to, d8 v) {
+    for (int i = 0; i < 4; i++) vst1_f32(to + 2 * i, vcvt_f32_f64(v.q[i]));
+}
+static inline void d8_store(double *to, d8 v) {
+    for (int i = 0; i < 4; i++) vst1q_f64(to + 2 * i, v.q[i]);
+}
+static inline d8 d8_set1(double x) { EACH_PAIR(vdupq_n_f64(x)); }
+static inline d8 d8_add(d8 a, d8 b) { EACH_PAIR(vaddq_f64(a.q[i], b.q[i])); }
+static inline d8 d8_mul(d8 a, d8 b) { EACH_PAIR(vmulq_f64(a.q[i], b.q[i])); }
+static inline d8 d8_fma(d8 a, d8 b, d8 c) {
+    EACH_PAIR(vfmaq_f64(c.q[i], a.q[i], b.q[i]));
+}
+
+#define CONV_TILE 4
 #include "float_kernels.h"
 
 typedef uint8x16_t bitvec;

@@ -40,6 +40,29 @@ static inline v16 v16_signed_sum(const uint16_t *counts, uint32_t fan_in) {
     EACH_LANE((float)((int32_t)fan_in - 2 * (int32_t)counts[i]));
 }
 
+typedef struct {
+    double lane[8];
+} d8;
+
+#define EACH_DOUBLE(expression)                                                        \
+    d8 r;                                                                              \
+    for (int i = 0; i < 8; i++) r.lane[i] = (expression);                              \
+    return r
+
+static inline d8 d8_widen(const float *from) { EACH_DOUBLE(from[i]); }
+static inline void d8_narrow(float *to, d8 v) {
+    for (int i = 0; i < 8; i++) to[i] = (float)v.lane[i];
+}
+static inline void d8_store(double *to, d8 v) { memcpy(to, v.lane, sizeof v.lane); }
+static inline d8 d8_set1(double x) { EACH_DOUBLE(x); }
+static inline d8 d8_add(d8 a, d8 b) { EACH_DOUBLE(a.lane[i] + b.lane[i]); }
+static inline d8 d8_mul(d8 a, d8 b) { EACH_DOUBLE(a.lane[i] * b.lane[i]); }
+/* Only for products of two floats, which are exact: one rounding either way. */
+static inline d8 d8_fma(d8 a, d8 b, d8 c) {
+    EACH_DOUBLE(a.lane[i] * b.lane[i] + c.lane[i]);
+}
+
+#define CONV_TILE 4
 #include "float_kernels.h"
 
 typedef uint64_t bitvec;

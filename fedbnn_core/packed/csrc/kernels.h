@@ -6,10 +6,11 @@
 #include <stdint.h>
 
 /* What follows an operation's raw value v, in this order, each part optional:
- * v = fma(v, gain, offset); v *= scale; v += residual; v = clamp(v, -1, 1).
+ * v += bias; v = fma(v, gain, offset); v *= scale; v += residual;
+ * v = clamp(v, -1, 1).
  * One rounding in the affine part: torch's batch norm computes exactly this. */
 typedef struct {
-    const float *gain, *offset, *scale, *residual;
+    const float *bias, *gain, *offset, *scale, *residual;
     int clamp;
     float *out;    /* NULL: not wanted */
     uint8_t *bits; /* NULL: not wanted; bit = v >= 0 */
@@ -41,11 +42,13 @@ typedef struct {
     void (*finish_counts)(const uint16_t *counts, uint32_t fan_in, size_t channels,
                           const epilogue *e);
     void (*finish_floats)(const float *values, size_t channels, const epilogue *e);
-    /* out[p][c] = bias[c] + sum over (row, x, channel) in this order; `padded` is a
-     * multiple of 16; input rows are row_stride floats apart. */
-    void (*conv)(const float *input, size_t row_stride, size_t pixel_stride, size_t n,
+    /* out[p][c] = bias[c] + sum over (row, x, channel) in this order, in double and
+     * rounded once; the input's values are floats that were widened. `padded` is a
+     * multiple of 16; input rows are row_stride values apart. */
+    void (*conv)(const double *input, size_t row_stride, size_t pixel_stride, size_t n,
                  const float *weights, const float *bias, size_t rows,
-                 size_t row_floats, size_t padded, float *out);
+                 size_t row_values, size_t padded, float *out);
+    /* gamma, beta and out have room for whole vectors of 16. */
     void (*layer_norm)(const float *values, size_t channels, const float *gamma,
                        const float *beta, float epsilon, float *out);
     void (*add_rows)(const float *values, size_t n, size_t channels, float *sum);

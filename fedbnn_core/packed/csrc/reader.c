@@ -30,12 +30,12 @@ typedef struct {
 } slot_shapes;
 
 static fbnn_status check_flags(const operation *op) {
-    static const uint8_t post = FLAG_AFFINE | FLAG_SCALE | FLAG_CLAMP;
+    static const uint8_t post = FLAG_AFFINE | FLAG_SCALE | FLAG_CLAMP | FLAG_BIAS;
     static const uint8_t allowed[] = {
         [OP_INPUT] = 0,
         [OP_CONV] = FLAG_AFFINE | FLAG_SCALE | FLAG_CLAMP | FLAG_BIAS,
-        [OP_BCONV] =
-            FLAG_AFFINE | FLAG_SCALE | FLAG_CLAMP | FLAG_THRESHOLD | FLAG_DEPTHWISE,
+        [OP_BCONV] = FLAG_AFFINE | FLAG_SCALE | FLAG_CLAMP | FLAG_THRESHOLD |
+                     FLAG_BIAS | FLAG_DEPTHWISE,
         [OP_BITPOOL] = FLAG_MASK,
         [OP_MAXPOOL] = FLAG_AFFINE | FLAG_SCALE | FLAG_CLAMP,
         [OP_LAYERNORM] = 0,

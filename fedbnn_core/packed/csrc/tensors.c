@@ -167,7 +167,8 @@ fbnn_status fbnn_take_tensors(cursor *file, operation *op, fbnn_model *m) {
     }
     default: break;
     }
-    if (op->kind == OP_CONV || op->kind == OP_LINEAR)
+    /* Float sums start with the bias, be it zero. */
+    if (op->kind == OP_CONV || op->kind == OP_LINEAR || op->flags & FLAG_BIAS)
         TRY(take_floats(file, m, op->flags & FLAG_BIAS ? channels : 0, padded, &op->bias));
     if (op->flags & FLAG_THRESHOLD) TRY(take_thresholds(file, op, m));
     if (op->flags & FLAG_AFFINE) {

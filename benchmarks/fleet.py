@@ -1,0 +1,316 @@
+"""A round of a real fleet over loopback: where its time goes, memory and bytes.
+
+A server and two devices as processes, with TLS and device keys, by the commands that
+an operator types. Times come from what the processes say and when; memory is the
+kernel's high-water mark of each process; bytes are those of each device's connection
+as the kernel counts them (``ss`` of iproute2, TLS included).
+"""
+
+import os
+import re
+import shutil
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from fedbnn_core.launch.processes import end_marked_processes, marked_processes
+from fedbnn_core.run_directory import RunDirectory
+
+DEVICES = ("camera", "robot")
+ROUNDS = 4
+CASES = {
+    "cnn4": {"local-epochs": 5, "train-limit": 1000},
+    "resnet18": {"local-epochs": 1, "train-limit": 1000},
+}
+PHASES = (
+    "device idle until it looks for work",
+    "download",
+    "start of a process",
+    "import torch, load data and model",
+    "train",
+    "hand over to the SuperNode",
+    "upload",
+    "wait for the slower device",
+    "server: aggregate",
+    "server: evaluate",
+    "server: receive, check, save",
+)
+_FEDBNN = [sys.executable, "-c", "from fedbnn_core.cli import main; main()"]
+_MARKER = "FEDBNN_BENCH_FLEET"
+_ROOT = Path(__file__).parents[1]
+_PROCESSES = {
+    "flower-superlink": "server: SuperLink",
+    "flwr-serverapp": "server: ServerApp",
+    "flower-supernode": "device: SuperNode",
+    "flwr-clientapp": "device: ClientApp",
+    "flower-superexec": "both: SuperExec",
+    "fedbnn_core.cli": "both: fedbnn fleet serve, fedbnn device",
+}
+# Lines of a device's log, in the order of a round.
+_STEPS = (
+    re.compile(r"Receiving: train message"),
+    re.compile(r"Received successfully"),
+    re.compile(r"Start `flwr-clientapp` process"),
+    re.compile(r"round \d+/\d+: trained on \d+ images in ([\d.]+) s"),
+    re.compile(r"Sending: train message"),
+    re.compile(r"Sent successfully"),
+)
+
+
+class Service:
+    """A process and its lines with the moment at which each came."""
+
+    def __init__(self, arguments: list[str], environment: dict[str, str]) -> None:
+        self.lines: list[tuple[float, str]] = []
+        self.process = subprocess.Popen(
+            [*_FEDBNN, *arguments],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        for line in self.process.stdout or ():
+            self.lines.append((time.monotonic(), line))
+
+    def wait_for(self, phrase: str) -> None:
+        """Wait until a line holds the phrase."""
+        while not any(phrase in line for _, line in self.lines):
+            if self.process.poll() is not None:
+                raise SystemExit("".join(line for _, line in self.lines))
+            time.sleep(0.1)
+
+
+def _free_address() -> str:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{probe.getsockname()[1]}"
+
+
+@contextmanager
+def fleet() -> Iterator[tuple[str, str, list[Service], dict[str, str]]]:
+    """Yield a running fleet: its addresses, devices and environment."""
+    with tempfile.TemporaryDirectory() as folder:
+        address, control = _free_address(), _free_address()
+        environment = os.environ | {
+            _MARKER: folder,
+            "HOME": folder,
+            "FEDBNN_FLEET": f"{folder}/fleet",
+            "PYTHONPATH": str(_ROOT),
+        }
+
+        def fedbnn(*arguments: str) -> None:
+            subprocess.run(
+                [*_FEDBNN, *arguments], env=environment, check=True, capture_output=True
+            )
+
+        port = address.rpartition(":")[2]
+        fedbnn("fleet", "init", "--host", "127.0.0.1", "--port", port)
+        for name in DEVICES:
+            fedbnn("fleet", "add", name)
+        try:
+            server = Service(
+                [
+                    *("fleet", "serve", "--verbose", "--fleet-address", address),
+                    *("--control", control),
+                ],
+                environment,
+            )
+            server.wait_for("Devices connect to")
+            devices = [
+                Service(
+                    [
+                        *("device", "--verbose", "--threads", "1"),
+                        *("--state", f"{folder}/{name}"),
+                        *("--bundle", f"{folder}/fleet/bundles/{name}.bundle"),
+                    ],
+                    environment,
+                )
+                for name in DEVICES
+            ]
+            for device in devices:
+                device.wait_for("Connected")
+            yield address, control, devices, environment
+        finally:
+            end_marked_processes(_MARKER, folder)
+
+
+def watch_memory(folder: str, peaks: dict[str, float], done: threading.Event) -> None:
+    """Keep the highest VmHWM of each kind of process, in megabytes."""
+    while not done.wait(0.2):
+        for process in marked_processes(_MARKER, folder):
+            try:
+                words = Path(f"/proc/{process}/cmdline").read_text()
+                status = Path(f"/proc/{process}/status").read_text()
+            except OSError:
+                continue
+            kind = next((n for part, n in _PROCESSES.items() if part in words), None)
+            found = re.search(r"VmHWM:\s+(\d+) kB", status)
+            if kind and found:
+                peaks[kind] = max(peaks[kind], int(found[1]) / 1024)
+
+
+def traffic(address: str) -> list[tuple[int, int]]:
+    """Return (bytes up, bytes down) of each device's connection so far."""
+    port = address.rpartition(":")[2]
+    text = subprocess.run(
+        ["ss", "-Htin", "state", "established", f"dport = :{port}"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    return [
+        (int(sent[1]), int(received[1]))
+        for block in re.split(r"\n(?=\S)", text)
+        if (sent := re.search(r"bytes_sent:(\d+)", block))
+        and (received := re.search(r"bytes_received:(\d+)", block))
+    ]
+
+
+def device_rounds(device: Service) -> list[tuple[list[float], float]]:
+    """Return for each round the moments of its steps and the seconds of training."""
+    rounds = []
+    moments: list[float] = []
+    trained = 0.0
+    for moment, line in device.lines:
+        found = _STEPS[len(moments)].search(line)
+        if not found:
+            continue
+        trained = float(found[1]) if found.groups() else trained
+        moments.append(moment)
+        if len(moments) == len(_STEPS):
+            rounds.append((moments, trained))
+            moments = []
+    return rounds
+
+
+def phases_of(
+    before: float,
+    end: float,
+    devices: list[tuple[list[float], float]],
+    server: dict[str, float],
+) -> list[float]:
+    """Divide one round, from the end of the last one to its own, into `PHASES`."""
+    last = max(moments[-1] for moments, _ in devices)
+    parts = []
+    for (asked, received, started, trained, sending, sent), seconds in devices:
+        parts.append(
+            [
+                *(asked - before, received - asked, started - received),
+                *(trained - seconds - started, seconds, sending - trained),
+                *(sent - sending, last - sent),
+            ]
+        )
+    means = [statistics.mean(column) for column in zip(*parts, strict=True)]
+    known = server["aggregate"] + server["evaluate"]
+    return [*means, server["aggregate"], server["evaluate"], end - last - known]
+
+
+def measure(model: str, say: Callable[[str], None]) -> None:
+    """Train one model on a fleet and print its figures."""
+    peaks: dict[str, float] = defaultdict(float)
+    done = threading.Event()
+    with fleet() as (address, control, devices, environment):
+        folder = environment[_MARKER]
+        watcher = threading.Thread(target=watch_memory, args=(folder, peaks, done))
+        watcher.start()
+        settings = {"model": model, "num-server-rounds": ROUNDS, **CASES[model]}
+        settings |= {"deliver-model": "false", "output-dir": f"{folder}/runs"}
+        pairs = [f"{key}={value}" for key, value in settings.items()]
+        run = Service(
+            ["deploy", "run", "--control", control]
+            + [part for pair in pairs for part in ("-c", pair)],
+            environment,
+        )
+        ends: list[float] = []
+        counts = []
+        while run.process.poll() is None:
+            files = list(Path(folder, "runs").glob("*/metrics.jsonl"))
+            if files and files[0].read_bytes().count(b"\n") > len(ends):
+                ends.append(time.monotonic())
+                counts.append(traffic(address))
+            time.sleep(0.02)
+        done.set()
+        watcher.join()
+        if len(ends) < ROUNDS:
+            raise SystemExit("".join(line for _, line in run.lines))
+        metrics = RunDirectory(files[0].parent).read_metrics()
+    of_devices = [device_rounds(device) for device in devices]
+    # Round 1 waits for the devices' answers first; it is left out. A device that had
+    # to send again logs its steps otherwise, and such a run cannot be divided.
+    rounds = [
+        phases_of(
+            ends[k - 1],
+            ends[k],
+            [rounds[k] for rounds in of_devices],
+            metrics[k]["seconds"],
+        )
+        for k in range(1, min(map(len, of_devices)))
+    ]
+    medians = [statistics.median(column) for column in zip(*rounds, strict=True)]
+    whole = [after - before for before, after in pairwise(ends)]
+    case = ", ".join(f"{key} {value}" for key, value in CASES[model].items())
+    say(
+        f"{model} ({case} in all): a round takes {statistics.median(whole):.1f} s "
+        f"(median of {len(whole)}, {min(whole):.1f} to {max(whole):.1f})"
+    )
+    if not rounds:
+        say("  a device's log does not tell its steps; the server's seconds:")
+        for name in metrics[1]["seconds"]:
+            seconds = statistics.median(line["seconds"][name] for line in metrics[1:])
+            say(f"  {name:<38} {seconds:6.2f} s")
+    for name, seconds in zip(PHASES, medians, strict=bool(rounds)):
+        say(f"  {name:<38} {seconds:6.2f} s")
+    ups, downs = (
+        [
+            (after[i][way] - before[i][way]) / 1e6
+            for before, after in pairwise(counts)
+            for i in range(len(DEVICES))
+        ]
+        for way in (0, 1)
+    )
+    share = len(metrics[1]["clients"]) * 1e6
+    say(
+        f"  bytes per round and device: {statistics.median(ups):.2f} MB up "
+        f"({metrics[1]['bytes_up'] / share:.2f} arrays), "
+        f"{statistics.median(downs):.2f} MB down "
+        f"({metrics[1]['bytes_down'] / share:.2f} arrays)"
+    )
+    table = Table(title=f"{model}: peak memory of a process, MB")
+    table.add_column("process")
+    table.add_column("MB", justify="right")
+    for name in sorted(peaks):
+        table.add_row(name, f"{peaks[name]:.0f}")
+    Console().print(table)
+
+
+def main() -> None:
+    """Print the figures of all models."""
+    if shutil.which("ss") is None:
+        raise SystemExit("needs ss of iproute2; run make system-deps")
+    console = Console(highlight=False, soft_wrap=True)
+    load = os.getloadavg()
+    console.print(
+        f"A fleet of {len(DEVICES)} devices over loopback, TLS and device keys, one "
+        f"thread each, {os.cpu_count()} cores, load {load[0]:.1f} at the start"
+    )
+    for model in CASES:
+        measure(model, console.print)
+
+
+if __name__ == "__main__":
+    main()
