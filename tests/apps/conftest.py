@@ -51,20 +51,27 @@ def private_environment():
 
 
 def processes_of(folder):
-    """Return the command lines of processes whose environment names the folder."""
+    """Return the command lines of processes that have to do with the folder.
+
+    It is named in their environment, or a file in it is their working directory or
+    still open, be it deleted: Ray's agents write over their environment.
+    """
     found = []
     for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and int(entry.name) != os.getpid():
-            try:
-                environment = (entry / "environ").read_bytes().split(b"\0")
-                if any(
-                    v.startswith((b"FLWR_HOME=", b"FEDBNN_RUN_HOME="))
-                    and str(folder).encode() in v
-                    for v in environment
-                ):
-                    found.append((entry / "cmdline").read_bytes().decode())
-            except OSError:
-                continue
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        try:
+            traces = (
+                (entry / "environ").read_bytes().decode(errors="replace").split("\0")
+            )
+            traces = [v for v in traces if v.startswith(("FLWR_HOME=", "FEDBNN_RUN_"))]
+            traces += [
+                os.readlink(link) for link in [*(entry / "fd").iterdir(), entry / "cwd"]
+            ]
+            if any(f"{folder}/" in trace for trace in traces):
+                found.append((entry / "cmdline").read_bytes().strip(b"\0").decode())
+        except OSError:
+            continue
     return [line for line in found if line]
 
 
