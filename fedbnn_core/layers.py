@@ -216,6 +216,12 @@ class RotatedBinaryConv2d(nn.Module):
         """Return conv(sign(x), sign(w~)) * s + bias; padded taps are +1."""
         if self.options.activation == "per-sample":
             x = _standardize_samples(x)
+        stride = self.stride
+        if self.kernel_size == 1 and self.padding == 0:
+            # Only every stride-th pixel counts, so only their signs are taken. (Left
+            # to itself, oneDNN's AVX2 kernel for this writes beyond its buffers where
+            # there are fewer than eight channels: torch 2.13, memory corrupted.)
+            x, stride = x[:, :, ::stride, ::stride], 1
         weight = self.binary_weight()
         # One-padding without a padded copy: with a' = a - 1 the padded taps are 0,
         # and conv(a, w) = conv(a', w) + sum(w). All values stay exact integers.
@@ -230,7 +236,7 @@ class RotatedBinaryConv2d(nn.Module):
             a,
             weight,
             offset,
-            stride=self.stride,
+            stride=stride,
             padding=self.padding,
             groups=self.groups,
         )

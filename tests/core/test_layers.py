@@ -2,6 +2,8 @@
 
 import copy
 import math
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -94,6 +96,29 @@ GEOMETRIES = [  # in, out, kernel, stride, padding, groups, height, width
     (4, 4, 3, 1, 1, 1, 1, 1),
     (4, 4, 1, 1, 0, 1, 1, 1),
 ]
+
+
+_STRIDED = """
+import torch
+from fedbnn_core.layers import RotatedBinaryConv2d
+torch.set_num_threads(1)
+for channels in (1, 2, 3, 5):
+    layer = RotatedBinaryConv2d(channels, 2 * channels, 1, stride=2)
+    for _ in range(200):
+        x = torch.randn(8, channels, 8, 8).to(memory_format=torch.channels_last)
+        x.requires_grad_()
+        layer(x).sum().backward()
+        used = torch.zeros(8, 8)
+        used[::2, ::2] = 1
+        assert not (x.grad * (1 - used)).any()
+        assert x.grad.any() and layer.weight.grad.any()
+"""
+
+
+def test_strided_pointwise_convolution_of_few_channels_keeps_to_its_memory() -> None:
+    """In a process of its own: what it guards against kills the process."""
+    done = subprocess.run([sys.executable, "-c", _STRIDED], capture_output=True)
+    assert done.returncode == 0, done.stderr.decode()
 
 
 @pytest.mark.parametrize("geometry", GEOMETRIES)
