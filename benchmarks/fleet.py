@@ -58,15 +58,16 @@ _PROCESSES = {
     "flower-superexec": "both: SuperExec",
     "fedbnn_core.cli": "both: fedbnn fleet serve, fedbnn device",
 }
-# Lines of a device's log, in the order of a round.
-_STEPS = (
-    re.compile(r"Receiving: train message"),
-    re.compile(r"Received successfully"),
-    re.compile(r"Start `flwr-clientapp` process"),
-    re.compile(r"round \d+/\d+: trained on \d+ images in ([\d.]+) s"),
-    re.compile(r"Sending: train message"),
-    re.compile(r"Sent successfully"),
-)
+# Lines of a device's log. A round begins with the first and ends with the last. A large
+# message is still on its way when the process that will read it starts.
+_STEPS = {
+    "asked": re.compile(r"Receiving: train message"),
+    "received": re.compile(r"Received successfully"),
+    "started": re.compile(r"Start `flwr-clientapp` process"),
+    "trained": re.compile(r"round \d+/\d+: trained on \d+ images in ([\d.]+) s"),
+    "sending": re.compile(r"Sending: train message"),
+    "sent": re.compile(r"Sent successfully"),
+}
 
 
 class Service:
@@ -181,40 +182,40 @@ def traffic(address: str) -> list[tuple[int, int]]:
     ]
 
 
-def device_rounds(device: Service) -> list[tuple[list[float], float]]:
-    """Return for each round the moments of its steps and the seconds of training."""
+def device_rounds(device: Service) -> list[dict[str, float]]:
+    """Return for each round the moments of its steps; "training" is a duration."""
     rounds = []
-    moments: list[float] = []
-    trained = 0.0
+    moments: dict[str, float] = {}
     for moment, line in device.lines:
-        found = _STEPS[len(moments)].search(line)
-        if not found:
-            continue
-        trained = float(found[1]) if found.groups() else trained
-        moments.append(moment)
-        if len(moments) == len(_STEPS):
-            rounds.append((moments, trained))
-            moments = []
+        for step, pattern in _STEPS.items():
+            if not (found := pattern.search(line)) or not (moments or step == "asked"):
+                continue
+            moments.setdefault(step, moment)
+            if found.groups():
+                moments["training"] = float(found[1])
+        if len(moments) > len(_STEPS):
+            rounds.append(moments)
+            moments = {}
     return rounds
 
 
 def phases_of(
     before: float,
     end: float,
-    devices: list[tuple[list[float], float]],
+    devices: list[dict[str, float]],
     server: dict[str, float],
 ) -> list[float]:
     """Divide one round, from the end of the last one to its own, into `PHASES`."""
-    last = max(moments[-1] for moments, _ in devices)
+    last = max(moments["sent"] for moments in devices)
     parts = []
-    for (asked, received, started, trained, sending, sent), seconds in devices:
-        parts.append(
-            [
-                *(asked - before, received - asked, started - received),
-                *(trained - seconds - started, seconds, sending - trained),
-                *(sent - sending, last - sent),
-            ]
-        )
+    for moments in devices:
+        ready = max(moments["received"], moments["started"])
+        edges = [
+            *(before, moments["asked"], moments["received"], ready),
+            *(moments["trained"] - moments["training"], moments["trained"]),
+            *(moments["sending"], moments["sent"], last),
+        ]
+        parts.append([later - earlier for earlier, later in pairwise(edges)])
     means = [statistics.mean(column) for column in zip(*parts, strict=True)]
     known = server["aggregate"] + server["evaluate"]
     return [*means, server["aggregate"], server["evaluate"], end - last - known]

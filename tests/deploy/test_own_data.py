@@ -26,6 +26,17 @@ def write_photos(folder, classes, per_class, start):
     return folder
 
 
+def write_archive(path, classes, per_class):
+    """Save embedded images as arrays, their classes by name, without a test set."""
+    dataset = load_dataset("fmnist-mini")
+    found = np.concatenate(
+        [np.flatnonzero(dataset.y_train == label)[:per_class] for label in classes]
+    )
+    names = [classes[label] for label in dataset.y_train[found]]
+    np.savez(path, x_train=dataset.x_train[found, 0], y_train=np.array(names))
+    return path
+
+
 def other_version(folder):
     """Copy the packages as another version of FedBNN would have them."""
     for name in ("fedbnn_core", "server_app", "client_app"):
@@ -42,12 +53,13 @@ def test_own_images_train_and_the_model_runs_on_the_device(site, tmp_path):
     (good / names[1] / "broken.png").write_bytes(b"no image")
     wrong = write_photos(tmp_path / "wrong", {1: "unicorn"}, 30, 0)
     few = write_photos(tmp_path / "few", known, 3, 0)
+    archive = write_archive(tmp_path / "scans.npz", {0: names[0], 3: names[3]}, 40)
     old = other_version(tmp_path / "old")
     site.init("camera", "robot", "phone", "clock", "radio")
     site.serve()
     devices = {
         "camera": site.device("camera", "--data", good),
-        "robot": site.device("robot"),
+        "robot": site.device("robot", "--data", archive),
         "phone": site.device("phone", "--data", wrong),
         "clock": site.device("clock", "--data", few),
         "radio": site.device("radio", PYTHONPATH=str(old)),
@@ -55,6 +67,7 @@ def test_own_images_train_and_the_model_runs_on_the_device(site, tmp_path):
     for device in devices.values():
         device.wait_for("Connected")
     assert "60 images of 2 classes" in devices["camera"].text()
+    assert "80 images of 2 classes" in devices["robot"].text()
     assert "1 files cannot be read and are left out" in devices["camera"].text()
     run = site.run(num_server_rounds=1, quorum=0.4)
     assert run.returncode == 0, run.stdout + run.stderr
@@ -69,8 +82,8 @@ def test_own_images_train_and_the_model_runs_on_the_device(site, tmp_path):
         assert reason in devices[name].text()
     (line,) = site.run_directory().read_metrics()
     assert line["clients"] == [0, 1]
-    # Four fifths of the camera's images, and the robot's fifth of 400.
-    assert line["examples"] == len(known) * 24 + 80
+    # A fifth of each class is held out: 24 of 30, and 32 of 40.
+    assert line["examples"] == 2 * 24 + 2 * 32
     # The model is offered to all devices that can read it, trained or not.
     assert "4 of 4 devices stored the model" in run.stdout
     model = site.folder / "phone" / "models" / "model.fbnn"
