@@ -12,10 +12,17 @@ from pathlib import Path
 
 from fedbnn_core.errors import RunError
 
-__all__ = ["flower_command", "flower_environment", "started", "stop"]
+__all__ = [
+    "flower_command",
+    "flower_environment",
+    "loopback_exemption",
+    "started",
+    "stop",
+]
 
 _GRACE_SECONDS = 15.0
 _PR_SET_PDEATHSIG = 1
+_EXEMPTIONS = ("no_proxy", "NO_PROXY")
 
 
 def flower_command(name: str) -> str:
@@ -49,11 +56,20 @@ def flower_environment(home: Path) -> dict[str, str]:
         "FLWR_DISABLE_UPDATE_CHECK": "1",
         "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
         "PYTHONUNBUFFERED": "1",
-        # Flower's processes of one host talk over loopback, whatever the proxy.
-        "NO_PROXY": ",".join(
-            filter(None, (os.environ.get("NO_PROXY", ""), "localhost,127.0.0.1"))
-        ),
+        **loopback_exemption(),
     }
+
+
+def loopback_exemption() -> dict[str, str]:
+    """Return the settings that keep loopback connections away from any proxy.
+
+    Flower's processes of one host talk over loopback. Programs differ in which of the
+    two spellings they read first, so both hold what either of them says.
+    """
+    said = [os.environ.get(name, "") for name in _EXEMPTIONS]
+    names = ",".join((*said, "localhost,127.0.0.1,::1")).split(",")
+    value = ",".join(dict.fromkeys(name.strip() for name in names if name.strip()))
+    return dict.fromkeys(_EXEMPTIONS, value)
 
 
 @contextmanager

@@ -4,6 +4,7 @@ The control port has no login: whoever reaches it can run code on every device. 
 listens on loopback, and these functions are meant for the server's own host.
 """
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 from fedbnn_core.errors import FleetError
 from fedbnn_core.fleet.credentials import public_pem
 from fedbnn_core.fleet.registry import Device
+from fedbnn_core.launch.child import loopback_exemption
 from fedbnn_core.launch.flower_version import require_grpc_flower
 
 if TYPE_CHECKING:
@@ -223,6 +225,8 @@ def connected(endpoint: Endpoint) -> Iterator[Connection]:
     from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 
     certificate = endpoint.ca_certificate
+    # Flower's client takes its proxy from the environment.
+    os.environ.update(loopback_exemption())
     client = ControlHttpClient.from_server_address(
         server_address=endpoint.address,
         insecure=certificate is None,

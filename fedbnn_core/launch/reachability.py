@@ -10,6 +10,7 @@ import ssl
 from dataclasses import dataclass
 
 from fedbnn_core.errors import FleetError
+from fedbnn_core.launch.child import loopback_exemption
 
 __all__ = [
     "Obstacle",
@@ -22,7 +23,7 @@ __all__ = [
 _TIMEOUT_SECONDS = 10.0
 # What gRPC looks at, in this order.
 _PROXIES = ("grpc_proxy", "https_proxy", "http_proxy")
-_EXEMPT = ("no_grpc_proxy", "no_proxy")
+_EXEMPT = "no_grpc_proxy"
 # OpenSSL's verification results (X509_V_ERR_...).
 _NOT_YET_VALID, _EXPIRED, _WRONG_HOST, _WRONG_ADDRESS = 9, 10, 62, 64
 
@@ -119,7 +120,8 @@ def refusal_of(address: str, ca_certificate: str, private_key: str) -> str:
 def proxy_note(host: str) -> str:
     """Return a warning if a proxy setting would send gRPC elsewhere, or nothing."""
     proxy = next((os.environ[n] for n in _PROXIES if os.environ.get(n)), "")
-    exempt = next((os.environ[n] for n in _EXEMPT if os.environ.get(n)), "")
+    # What the SuperNode will see; gRPC prefers its own variable.
+    exempt = os.environ.get(_EXEMPT) or loopback_exemption()["no_proxy"]
     if not proxy or host in exempt.split(","):
         return ""
     return (

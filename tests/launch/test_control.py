@@ -67,3 +67,12 @@ def test_patience_ends(serve, monkeypatch):
     endpoint, _ = serve([500] * 1000)
     with pytest.raises(FleetError, match="busy"), connected(endpoint) as connection:
         connection.runs()
+
+
+def test_a_proxy_does_not_stand_before_the_control_port(serve, monkeypatch):
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")  # Nobody answers there.
+    monkeypatch.setenv("no_proxy", "fleet.example.org")
+    monkeypatch.setenv("NO_PROXY", "")
+    endpoint, _ = serve([])
+    with connected(endpoint) as connection:
+        assert connection.run(7).run_id == 7
