@@ -1,6 +1,5 @@
 """`fedbnn fleet`: credentials and devices of a fleet, and its server."""
 
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -42,7 +41,11 @@ def init(
     port: Annotated[int, typer.Option(help="Port that devices call.")] = 9092,
     days: _Days = 825,
     keep: Annotated[
-        bool, typer.Option("--keep", help="Do nothing if the fleet is there already.")
+        bool,
+        typer.Option(
+            "--keep",
+            help="If the fleet is there already, keep it and only see to its names.",
+        ),
     ] = False,
 ) -> None:
     """Make the fleet's certificate authority and its server's certificate."""
@@ -51,7 +54,7 @@ def init(
     console = service_console()
     folder = fleet or default_fleet_folder()
     if keep and (folder / "fleet.json").exists():
-        console.print(f"The fleet in {folder} stays as it is.")
+        _keep_fleet(Fleet.open(folder), host, days, console)
         return
     made = Fleet.create(folder, host, port=port, days=days)
     console.print(f"Made a fleet in {folder}; keep this folder to yourself.")
@@ -62,7 +65,7 @@ def init(
 @app.command()
 def renew(
     host: Annotated[
-        list[str] | None, typer.Option(help="New names; by default the old ones.")
+        list[str] | None, typer.Option(help="More names; those it has stay.")
     ] = None,
     fleet: FleetFolder = None,
     days: _Days = 825,
@@ -80,7 +83,11 @@ def add(
     device: Annotated[str, typer.Argument(help="The device's name.")],
     fleet: FleetFolder = None,
     bundle: Annotated[
-        Path | None, typer.Option(help="Where to write the bundle; - for the output.")
+        Path | None,
+        typer.Option(
+            help="A new file for a copy of the bundle; - for the output. The fleet's "
+            "folder has it in any case."
+        ),
     ] = None,
     keep: Annotated[
         bool, typer.Option("--keep", help="Do nothing if the device is there already.")
@@ -89,13 +96,27 @@ def add(
     """Add a device: make its key and the bundle to copy to it."""
     opened = open_fleet(fleet)
     console = service_console()
-    if keep and any(known.name == device for known in opened.devices()):
+    is_printed = str(bundle) == "-"
+    is_known = any(known.name == device for known in opened.devices())
+    if keep and is_known:
+        if is_printed:
+            _print_bundle(opened, device)
+            return
+        if bundle is not None and not bundle.exists():
+            _copy_bundle(opened, device, bundle)
         console.print(f"{device} stays as it is.")
         return
-    if str(bundle) == "-":
+    if bundle is not None and bundle.exists() and not is_known:
+        raise FleetError(
+            f"{bundle} exists already and may be the only copy of another bundle; "
+            "choose a new file, or move that one away"
+        )
+    added, path = opened.add(device)
+    if is_printed:
         _print_bundle(opened, device)
         return
-    added, path = opened.add(device, bundle)
+    if bundle is not None:
+        path = _copy_bundle(opened, device, bundle)
     console.print(
         f"{added.name} is number {added.partition_id} of the fleet. Copy its bundle, "
         "which is as good as a password, and start it there:"
@@ -105,6 +126,15 @@ def add(
         "  fedbnn device --bundle device.bundle --data PATH_OF_ITS_IMAGES",
         soft_wrap=True,
     )
+
+
+@app.command("bundle")
+def print_bundle(
+    device: Annotated[str, typer.Argument(help="The device's name.")],
+    fleet: FleetFolder = None,
+) -> None:
+    """Print a device's bundle again, which is as good as a password."""
+    _print_bundle(open_fleet(fleet), device)
 
 
 @app.command("list")
@@ -138,8 +168,12 @@ def remove(
 def serve(
     fleet: FleetFolder = None,
     fleet_address: Annotated[
-        str, typer.Option(help="Where devices connect.")
-    ] = "0.0.0.0:9092",
+        str,
+        typer.Option(
+            help="Where devices connect; by default the port of 'fleet init' on all "
+            "interfaces, with --insecure 127.0.0.1:9092."
+        ),
+    ] = "",
     control: Annotated[
         str, typer.Option(help="The operator's port; keep it on loopback.")
     ] = "127.0.0.1:8000",
@@ -163,11 +197,15 @@ def serve(
         )
     if insecure:
         warn_insecure(console)
+        opened, usual_address = None, "127.0.0.1:9092"
+    else:
+        opened = open_fleet(fleet)
+        usual_address = opened.listening_address
     run_until_stopped(
         console,
         lambda say, show: serve_fleet(
-            None if insecure else open_fleet(fleet),
-            ServerSettings(fleet_address, host, port, insecure),
+            opened,
+            ServerSettings(fleet_address or usual_address, host, port, insecure),
             say=say,
             on_line=show,
         ),
@@ -196,11 +234,36 @@ def health(
         raise FleetError(f"the server does not answer on {control}: {error}") from error
 
 
+def _keep_fleet(fleet: "Fleet", hosts: list[str], days: int, console: Console) -> None:
+    """Make an existing fleet answer to these names, unless it does already."""
+    if fleet.answers_to(hosts):
+        console.print(f"The fleet in {fleet.folder} stays as it is.")
+        return
+    fleet.renew(hosts, days=days, preferred=True)
+    console.print(
+        f"The fleet in {fleet.folder} stays, with a new server certificate for more "
+        f"names. New bundles call {fleet.address}; older ones call what they did."
+    )
+    _print_certificates(fleet, console)
+
+
 def _print_bundle(fleet: "Fleet", device: str) -> None:
-    """Add a device and write its bundle to the standard output, nothing else."""
-    with tempfile.TemporaryDirectory(prefix="fedbnn-") as folder:
-        _, path = fleet.add(device, Path(folder) / "bundle")
-        typer.echo(path.read_text(encoding="utf-8"), nl=False)
+    """Write a device's bundle to the standard output, nothing else."""
+    typer.echo(fleet.bundle(device).read_text(encoding="utf-8"), nl=False)
+
+
+def _copy_bundle(fleet: "Fleet", device: str, path: Path) -> Path:
+    """Write a copy of a device's bundle, readable by its owner only."""
+    from fedbnn_core.fleet.files import replace_file
+
+    try:
+        replace_file(path, fleet.bundle(device).read_bytes())
+    except OSError as error:
+        raise FleetError(
+            f"cannot write {path}: {error.strerror}; {device} is in the fleet, and "
+            f"'fedbnn fleet bundle {device}' prints its bundle"
+        ) from error
+    return path
 
 
 def open_fleet(folder: Path | None) -> "Fleet":

@@ -7,6 +7,7 @@ authentication), so it needs no certificate.
 
 import datetime
 import ipaddress
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -19,7 +20,9 @@ from fedbnn_core.errors import FleetError
 
 __all__ = [
     "Pair",
+    "checked_host",
     "expiry",
+    "join_address",
     "make_authority",
     "make_node_key",
     "make_server_certificate",
@@ -29,6 +32,9 @@ __all__ = [
 
 # The server's own Flower processes reach it under these names.
 _LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
+_LABEL = r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?"
+# The last part has a letter: 10.0.0.256 is a mistyped address, not a name.
+_HOST_NAME = re.compile(rf"(?=.{{1,253}}$)({_LABEL}\.)*(?=[^.]*[a-z]){_LABEL}")
 # A device's clock may lag; a certificate is valid from a day before it was made.
 _LEEWAY = datetime.timedelta(days=1)
 
@@ -39,6 +45,32 @@ class Pair:
 
     private: bytes
     public: bytes
+
+
+def checked_host(host: str) -> str:
+    """Return a host name or IP address in its usual form.
+
+    Raises
+    ------
+    FleetError
+        It is neither.
+    """
+    try:
+        return str(ipaddress.ip_address(host))
+    except ValueError:
+        name = host.lower()
+    if not _HOST_NAME.fullmatch(name):
+        raise FleetError(
+            f"{host!r} is neither a host name nor an IP address; give it without "
+            "https://, port and brackets, such as fleet.example.org, and write names "
+            "with letters outside ASCII in their xn-- form"
+        )
+    return name
+
+
+def join_address(host: str, port: int) -> str:
+    """Return HOST:PORT, with brackets around an IPv6 address."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def make_authority(*, days: int) -> Pair:
@@ -76,6 +108,7 @@ def make_server_certificate(
     assert isinstance(ca_key, ec.EllipticCurvePrivateKey)  # noqa: S101  we made it
     ca = x509.load_pem_x509_certificate(authority.public)
     key = ec.generate_private_key(ec.SECP256R1())
+    hosts = [checked_host(host) for host in hosts]
     names = dict.fromkeys((*hosts, *_LOCAL_NAMES))
     certificate = (
         _builder(
@@ -174,14 +207,7 @@ def _general_name(host: str) -> x509.GeneralName:
     try:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
-        pass
-    try:
         return x509.DNSName(host)
-    except ValueError as error:
-        raise FleetError(
-            f"{host!r} is neither a host name nor an IP address; write names with "
-            "letters outside ASCII in their xn-- form"
-        ) from error
 
 
 def _usage(*, signs_certificates: bool) -> x509.KeyUsage:

@@ -22,7 +22,9 @@ from fedbnn_core.errors import FleetError
 from fedbnn_core.fleet.bundle import Bundle, write_bundle
 from fedbnn_core.fleet.credentials import (
     Pair,
+    checked_host,
     expiry,
+    join_address,
     make_authority,
     make_node_key,
     make_server_certificate,
@@ -96,6 +98,7 @@ class Fleet:
                 f"{folder} holds a fleet already; 'fedbnn fleet renew' changes its "
                 "host names, or choose another --fleet folder for a second fleet"
             )
+        hosts = [checked_host(host) for host in hosts]
         folder.mkdir(parents=True, exist_ok=True)
         folder.chmod(0o700)
         authority = make_authority(days=AUTHORITY_DAYS)
@@ -105,7 +108,7 @@ class Fleet:
         replace_file(fleet.ca_certificate, authority.public)
         replace_file(fleet.server_key, server.private)
         replace_file(fleet.server_certificate, server.public)
-        fleet._write({"hosts": list(hosts), "port": port, "devices": []})
+        fleet._write({"hosts": hosts, "port": port, "devices": []})
         return fleet
 
     @classmethod
@@ -144,16 +147,24 @@ class Fleet:
     def address(self) -> str:
         """Host and port that devices call."""
         content = self._read()
-        host = content["hosts"][0]
-        return (
-            f"[{host}]:{content['port']}"
-            if ":" in host
-            else (f"{host}:{content['port']}")
-        )
+        return join_address(content["hosts"][0], content["port"])
+
+    @property
+    def listening_address(self) -> str:
+        """Where the server listens: its port on all interfaces."""
+        content = self._read()
+        is_ipv6 = any(":" in host for host in content["hosts"])
+        return join_address("::" if is_ipv6 else "0.0.0.0", content["port"])  # noqa: S104
 
     def server_names(self) -> list[str]:
         """Return the names that the server's certificate is valid for."""
         return names_of(self.server_certificate.read_bytes())
+
+    def answers_to(self, hosts: Sequence[str]) -> bool:
+        """Say whether the certificate has these names and bundles call the first."""
+        wanted = [checked_host(host) for host in hosts]
+        first = self._read()["hosts"][0]
+        return first == wanted[0] and set(wanted) <= set(self.server_names())
 
     def expiries(self) -> dict[str, datetime.datetime]:
         """Return when the authority and the server certificate expire."""
@@ -162,18 +173,29 @@ class Fleet:
             "server certificate": expiry(self.server_certificate.read_bytes()),
         }
 
-    def renew(self, hosts: Sequence[str] = (), *, days: int = SERVER_DAYS) -> None:
+    def renew(
+        self,
+        hosts: Sequence[str] = (),
+        *,
+        days: int = SERVER_DAYS,
+        preferred: bool = False,
+    ) -> None:
         """Make a new server certificate; devices need nothing new.
 
         Parameters
         ----------
         hosts : sequence of str
-            New host names; by default those it has.
+            More host names; those it has stay, since bundles call them.
         days : int
             Days until it expires.
+        preferred : bool
+            Whether new bundles call the first of `hosts`.
         """
+        new = [checked_host(host) for host in hosts]
         with self._changing() as content:
-            content["hosts"] = list(hosts or content["hosts"])
+            old = content["hosts"]
+            names = (*new, *old) if preferred else (*old, *new)
+            content["hosts"] = list(dict.fromkeys(names))
             try:
                 key = self.ca_key.read_bytes()
             except OSError as error:
@@ -195,15 +217,13 @@ class Fleet:
         """Return into how many parts a named dataset is divided for this fleet."""
         return max((d.partition_id + 1 for d in self.devices()), default=0)
 
-    def add(self, name: str, output: Path | None = None) -> tuple[Device, Path]:
-        """Register a device and write its bundle.
+    def add(self, name: str) -> tuple[Device, Path]:
+        """Register a device and write its bundle into the fleet's folder.
 
         Parameters
         ----------
         name : str
             Letters, digits, dots, dashes and underscores.
-        output : Path, optional
-            Where the bundle goes; by default into the fleet's folder.
 
         Returns
         -------
@@ -216,13 +236,13 @@ class Fleet:
                 f"{name!r} is no device name; use up to 63 letters, digits, dots, "
                 "dashes and underscores, starting with a letter or digit"
             )
-        path = output or self.folder / "bundles" / f"{name}.bundle"
+        path = self._bundle_path(name)
         with self._changing() as content:
             taken = {entry["partition_id"] for entry in content["devices"]}
             if any(entry["name"] == name for entry in content["devices"]):
                 raise FleetError(
-                    f"{name} belongs to the fleet already; 'fedbnn fleet remove {name}'"
-                    " first if its bundle is lost"
+                    f"{name} belongs to the fleet already; 'fedbnn fleet bundle {name}'"
+                    " prints its bundle again"
                 )
             pair = make_node_key()
             device = Device(
@@ -243,6 +263,18 @@ class Fleet:
             content["devices"].sort(key=lambda entry: entry["partition_id"])
         return device, path
 
+    def bundle(self, name: str) -> Path:
+        """Return where a device's bundle is kept; raise `FleetError` if it is not."""
+        if all(device.name != name for device in self.devices()):
+            raise self._unknown(name)
+        path = self._bundle_path(name)
+        if not path.is_file():
+            raise FleetError(
+                f"the fleet has no copy of {name}'s bundle; make a new one with "
+                f"'fedbnn fleet remove {name}' and 'fedbnn fleet add {name}'"
+            )
+        return path
+
     def remove(self, name: str) -> Device:
         """Take a device out of the fleet; it can no longer join."""
         with self._changing() as content:
@@ -251,10 +283,16 @@ class Fleet:
                     content["devices"].remove(entry)
                     break
             else:
-                known = ", ".join(e["name"] for e in content["devices"]) or "none"
-                raise FleetError(f"there is no device {name!r}; devices: {known}")
-        (self.folder / "bundles" / f"{name}.bundle").unlink(missing_ok=True)
+                raise self._unknown(name)
+        self._bundle_path(name).unlink(missing_ok=True)
         return Device(**entry)
+
+    def _bundle_path(self, name: str) -> Path:
+        return self.folder / "bundles" / f"{name}.bundle"
+
+    def _unknown(self, name: str) -> FleetError:
+        known = ", ".join(device.name for device in self.devices()) or "none"
+        return FleetError(f"there is no device {name!r}; devices: {known}")
 
     @contextmanager
     def _changing(self) -> Iterator[dict[str, Any]]:

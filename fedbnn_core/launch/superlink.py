@@ -6,11 +6,12 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from fedbnn_core.errors import FedBNNError, FleetError
+from fedbnn_core.fleet.credentials import join_address
 from fedbnn_core.fleet.registry import Fleet
 from fedbnn_core.launch.child import flower_command, flower_environment, started
 from fedbnn_core.launch.control import Endpoint, connected
@@ -20,9 +21,13 @@ __all__ = ["ServerSettings", "serve_fleet", "superlink_command"]
 
 _START_SECONDS = 300.0
 _SYNC_SECONDS = 1.0
+# The control port opens a moment after the Fleet API.
+_OPENING_SECONDS = 30.0
+_REPEAT_SECONDS = 60.0
+_DAY_SECONDS = 86400.0
 _WARN_DAYS = 30
 _REMEDIES = {
-    "server certificate": "Run 'fedbnn fleet renew'.",
+    "server certificate": "Run 'fedbnn fleet renew' and restart the server.",
     "authority": "Make a new fleet with 'fedbnn fleet init' and copy new bundles.",
 }
 
@@ -31,7 +36,7 @@ _REMEDIES = {
 class ServerSettings:
     """Where the SuperLink listens."""
 
-    fleet_address: str = "0.0.0.0:9092"
+    fleet_address: str
     """The Fleet API, for devices."""
     control_host: str = "127.0.0.1"
     """The control port's host: loopback, since it has no login."""
@@ -42,7 +47,7 @@ class ServerSettings:
     @property
     def control_address(self) -> str:
         """Where the operator's commands connect."""
-        return f"{self.control_host}:{self.control_port}"
+        return join_address(self.control_host, self.control_port)
 
 
 def superlink_command(fleet: Fleet | None, settings: ServerSettings) -> list[str]:
@@ -98,7 +103,10 @@ def serve_fleet(
     _require_free_ports(settings)
     home = Path.home() / ".flwr"
     if fleet is not None:
-        _check_certificates(fleet, say)
+        # The SuperLink reads its certificate once; a renewed one needs a restart.
+        expiries = fleet.expiries()
+        if obstacle := _warn_of_expiry(expiries, say):
+            raise FleetError(obstacle)
         home = fleet.state_folder.absolute() / "flwr"
         home.mkdir(parents=True, exist_ok=True)
     command = superlink_command(fleet, settings)
@@ -115,7 +123,7 @@ def serve_fleet(
         )
         if fleet is not None:
             endpoint = Endpoint(settings.control_address, fleet.ca_certificate)
-            _keep_registered(process, fleet, endpoint, say)
+            _keep_registered(process, fleet, endpoint, expiries, say)
         code = process.wait()
         raise FleetError(f"the SuperLink ended with code {code}; see its log above")
 
@@ -159,26 +167,31 @@ def _keep_registered(
     process: subprocess.Popen[str],
     fleet: Fleet,
     endpoint: Endpoint,
+    expiries: Mapping[str, datetime.datetime],
     say: Callable[[str], None],
 ) -> None:
     """Tell the SuperLink about devices whenever the fleet's file has changed."""
     path = fleet.folder / "fleet.json"
     applied = -1
-    failures = 0
+    now = time.monotonic()
+    complain_at, look_at = now + _OPENING_SECONDS, now + _DAY_SECONDS
     while process.poll() is None:
+        now = time.monotonic()
+        if now >= look_at:
+            look_at = now + _DAY_SECONDS
+            if expired := _warn_of_expiry(expiries, say):
+                say(expired)
         changed = path.stat().st_mtime_ns
         if changed != applied:
             try:
                 with connected(endpoint) as connection:
                     added, removed = connection.reconcile(fleet.devices())
             except FedBNNError as error:
-                # The control port opens a moment after the Fleet API.
-                failures += 1
-                if failures > 30:
+                if now >= complain_at:
                     say(f"cannot update the devices: {error}")
-                    failures = 0
+                    complain_at = now + _REPEAT_SECONDS
             else:
-                applied, failures = changed, 0
+                applied, complain_at = changed, now
                 for name in added:
                     say(f"{name} may join")
                 for name in removed:
@@ -186,17 +199,21 @@ def _keep_registered(
         time.sleep(_SYNC_SECONDS)
 
 
-def _check_certificates(fleet: Fleet, say: Callable[[str], None]) -> None:
+def _warn_of_expiry(
+    expiries: Mapping[str, datetime.datetime], say: Callable[[str], None]
+) -> str:
+    """Say which certificates end soon; return what to say of one that has ended."""
     now = datetime.datetime.now(datetime.UTC)
-    for name, end in fleet.expiries().items():
+    for name, end in expiries.items():
         left = end - now
         if left.total_seconds() <= 0:
-            raise FleetError(
-                f"the {name} expired on {end:%Y-%m-%d}; devices would refuse it. "
+            return (
+                f"the {name} expired on {end:%Y-%m-%d}; devices refuse it. "
                 f"{_REMEDIES[name]}"
             )
         if left.days < _WARN_DAYS:
             say(f"the {name} expires in {left.days} days. {_REMEDIES[name]}")
+    return ""
 
 
 def _require_free_ports(settings: ServerSettings) -> None:
