@@ -91,6 +91,7 @@ def decode_once(
     read: Callable[[Allocate], Decoded],
     *,
     options: str = "",
+    private: bool = False,
 ) -> Entry:
     """Return the decoded form of `files`, from the cache if it is there.
 
@@ -105,6 +106,8 @@ def decode_once(
         ask at the same time (on systems with file locks).
     options : str, optional
         Anything else that the result depends on.
+    private : bool, default False
+        Whether only this user may read the entry; other users share it otherwise.
     """
     label = "".join(c if c.isalnum() else "-" for c in name)[-40:]
     origin = _digest([str(_FORMAT), name, options, *(str(file) for file in files)], 6)
@@ -116,7 +119,7 @@ def decode_once(
             folder.mkdir(parents=True, exist_ok=True)
             with _locked(folder / f"{label}-{origin}.lock"):
                 if not (entry / "meta.json").is_file():
-                    _write_entry(entry, read)
+                    _write_entry(entry, read, mode=0o700 if private else 0o755)
                     _drop_outdated(entry, f"{label}-{origin}-*")
         return _open_entry(entry)
     except OSError as error:
@@ -157,7 +160,9 @@ def _locked(path: Path) -> Iterator[None]:
         yield
 
 
-def _write_entry(entry: Path, read: Callable[[Allocate], Decoded]) -> None:
+def _write_entry(
+    entry: Path, read: Callable[[Allocate], Decoded], *, mode: int
+) -> None:
     temporary = Path(tempfile.mkdtemp(dir=entry.parent, prefix=f".{entry.name}."))
 
     def allocate(name: str, shape: tuple[int, ...]) -> Images:
@@ -184,7 +189,7 @@ def _write_entry(entry: Path, read: Callable[[Allocate], Decoded]) -> None:
         mean, std = _channel_statistics(decoded.x_train)
         meta = {"class_names": decoded.class_names, "mean": mean, "std": std}
         (temporary / "meta.json").write_text(json.dumps(meta), encoding="utf-8")
-        temporary.chmod(0o755)
+        temporary.chmod(mode)
         try:
             temporary.rename(entry)
         except OSError:

@@ -198,14 +198,18 @@ def _load_folder(
         )
 
     options = f"{listing.class_names} {len(listing.train)} {image_size} {channels}"
-    return _dataset(name, decode_once(name, listing.files, read, options=options))
+    entry = decode_once(name, listing.files, read, options=options, private=True)
+    return _dataset(name, entry)
 
 
 def _load_npz(name: str, path: Path, class_names: tuple[str, ...] | None) -> Dataset:
     def read(allocate: Allocate) -> Decoded:
         return npz_reader.read([path], allocate, class_names)
 
-    return _dataset(name, decode_once(name, [path], read, options=f"{class_names}"))
+    options = f"{class_names}"
+    return _dataset(
+        name, decode_once(name, [path], read, options=options, private=True)
+    )
 
 
 def _dataset(

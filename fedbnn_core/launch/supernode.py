@@ -4,12 +4,16 @@ It unpacks the bundle, checks the data and the way to the server, starts the Sup
 and puts its errors into words. All federated work is Flower's.
 """
 
+import fcntl
+import os
 import re
+import shutil
 import socket
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,6 +42,7 @@ _TAIL_LINES = 60
 # In the trace of a heartbeat that the server answered with an error. Flower sends no
 # more then, and the server takes the device for gone while it goes on asking for work.
 _LOST_HEARTBEAT = "in send_node_heartbeat"
+_KEYS_PREFIX = "keys-"
 _EXIT_CODE = re.compile(r"Exit Code: (\d+)")
 
 
@@ -151,15 +156,15 @@ def run_device(
     if note := proxy_note(host):
         say(note)
     (settings.state / "flwr").mkdir(parents=True, exist_ok=True)
-    # It may be left over from a device that lost its power.
+    # Both may be left over from a device that lost its power.
     settings.connected_mark.unlink(missing_ok=True)
+    _remove_old_keys(settings.state)
     refused_since: float | None = None
     while True:
         _wait_for_server(
             settings.server, bundle.ca_certificate if bundle else None, say, wait
         )
-        with tempfile.TemporaryDirectory(dir=settings.state, prefix="keys-") as folder:
-            credentials = _unpack(bundle, Path(folder)) if bundle else None
+        with _unpacked(bundle, settings.state) as credentials:
             command = supernode_command(settings, credentials, _free_port())
             log, joined = _run_once(command, settings, say, on_line)
         refusal = explain(log)
@@ -314,10 +319,40 @@ def _wait_for_server(
         pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 
 
-def _unpack(bundle: Bundle, folder: Path) -> Path:
-    replace_file(folder / "ca.crt", bundle.ca_certificate.encode())
-    replace_file(folder / "key", bundle.private_key.encode())
-    return folder
+@contextmanager
+def _unpacked(bundle: Bundle | None, state: Path) -> Iterator[Path | None]:
+    """Yield a folder with the bundle's parts, which only the SuperNode needs as files.
+
+    It is locked while it is in use: see `_remove_old_keys`.
+    """
+    if bundle is None:
+        yield None
+        return
+    with tempfile.TemporaryDirectory(dir=state, prefix=_KEYS_PREFIX) as name:
+        folder = Path(name)
+        with _opened(folder) as handle:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            replace_file(folder / "ca.crt", bundle.ca_certificate.encode())
+            replace_file(folder / "key", bundle.private_key.encode())
+            yield folder
+
+
+def _remove_old_keys(state: Path) -> None:
+    """Remove keys that a killed device left; another one may share the folder."""
+    for folder in state.glob(f"{_KEYS_PREFIX}*"):
+        # Locked: in use. Gone: another device was first.
+        with suppress(OSError), _opened(folder) as handle:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder)
+
+
+@contextmanager
+def _opened(folder: Path) -> Iterator[int]:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        yield handle
+    finally:
+        os.close(handle)
 
 
 def _free_port() -> int:

@@ -1,5 +1,8 @@
 """A device's own images for a run."""
 
+import os
+import stat
+
 import numpy as np
 import pytest
 from PIL import Image
@@ -43,6 +46,25 @@ def test_photos_get_the_runs_size_colours_classes_and_normalisation(tmp_path):
     assert (data.mean, data.std, data.test_mean) == ((0.25,), (0.5,), (0.25,))
     assert data.augmentation.crop_padding == 2
     assert data.augmentation.horizontal_flip
+
+
+@pytest.mark.parametrize("form", ["folder", "archive"])
+def test_decoded_photos_are_for_their_owners_eyes_only(tmp_path, form):
+    umask = os.umask(0o022)
+    try:
+        path = photos(tmp_path / "p", ["cat"])
+        if form == "archive":
+            path = tmp_path / "p.npz"
+            images = np.zeros((8, 6, 8, 1), np.uint8)
+            np.savez(path, x_train=images, y_train=np.zeros(8, int))
+        load_own_data(path, TASK)
+        load_dataset("fmnist-mini")
+    finally:
+        os.umask(umask)
+    entries = [path for path in (tmp_path / "cache").iterdir() if path.is_dir()]
+    modes = {path.name[:3]: stat.S_IMODE(path.stat().st_mode) for path in entries}
+    assert modes.pop("fmn", 0o755) == 0o755  # Anybody's; other users may share it.
+    assert list(modes.values()) == [0o700]
 
 
 def test_an_unknown_class_is_named(tmp_path):

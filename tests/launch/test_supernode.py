@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from fedbnn_core.errors import FleetError
+from fedbnn_core.fleet import Bundle
 from fedbnn_core.launch import flower_version, supernode
 from fedbnn_core.launch.supernode import (
     DeviceSettings,
@@ -111,3 +112,30 @@ def test_a_connected_device_joins_again_after_a_fault(tmp_path, monkeypatch, end
         run_device(settings(state=tmp_path, insecure=True), None, say=said.append)
     assert (tmp_path / "starts").read_text() == "xxx"
     assert sum("Connected" in text for text in said) == 2
+
+
+def test_keys_that_a_killed_device_left_are_removed(tmp_path, monkeypatch):
+    """But not those of another device that shares the state folder."""
+    bundle = Bundle("camera", "h:9092", 0, "authority", "secret")
+    kept, old = tmp_path / "kept", tmp_path / "keys-killed"
+    kept.write_text("no key")
+    old.mkdir()
+    (old / "key").write_text("secret")
+    seen = []
+    monkeypatch.setattr(supernode, "_wait_for_server", lambda *_: None)
+    monkeypatch.setattr(supernode, "refusal_of", lambda *_: "Invalid timestamp")
+
+    def run_once(command, *_):
+        seen.append(sorted(path.parent.name for path in tmp_path.glob("keys-*/key")))
+        if len(seen) == 1:
+            with pytest.raises(FleetError, match="clocks"):
+                run_device(settings(state=tmp_path), bundle, say=print)
+        return [], False
+
+    monkeypatch.setattr(supernode, "_run_once", run_once)
+    with pytest.raises(FleetError, match="clocks"):
+        run_device(settings(state=tmp_path), bundle, say=print)
+    assert [len(names) for names in seen] == [1, 2]
+    assert "keys-killed" not in seen[0]
+    assert kept.exists()
+    assert not list(tmp_path.glob("keys-*"))
