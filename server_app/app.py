@@ -10,8 +10,8 @@ from flwr.serverapp import Grid, ServerApp
 from fedbnn_core.config import RunConfig
 from fedbnn_core.errors import FedBNNError, RunError
 from fedbnn_core.fleet.own_data import DataTask
-from fedbnn_core.launch.app_bundle import STOPPED_PREFIX
 from fedbnn_core.run_data import load_run_dataset
+from fedbnn_core.run_log import STOPPED_PREFIX
 from fedbnn_core.server_run import ServerRun, stored_config
 from server_app.delivery import deliver_model
 from server_app.roster import Roster
@@ -57,6 +57,8 @@ def _run(grid: Grid, context: Context) -> None:
         # A full disk may refuse this, too; the checkpoints are there all the same.
         with contextlib.suppress(RunError):
             run.finish(stopped=str(error))
+            if run.best.state:
+                deliver_model(grid, roster, run)
         raise
     summary = run.finish()
     deliver_model(grid, roster, run)

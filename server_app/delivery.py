@@ -18,6 +18,7 @@ from flwr.common.logger import log
 from flwr.serverapp import Grid
 
 from fedbnn_core.errors import FedBNNError
+from fedbnn_core.run_log import one_line
 from fedbnn_core.server_run import ServerRun
 from server_app.roster import Roster
 
@@ -44,7 +45,7 @@ def deliver_model(grid: Grid, roster: Roster, run: ServerRun) -> int:
     path = run.directory.path / "model.fbnn"
     try:
         _export(run, path)
-    except FedBNNError as error:
+    except (FedBNNError, OSError) as error:
         log(WARNING, "No packed model is sent to the devices: %s", error)
         return 0
     content = path.read_bytes()
@@ -87,7 +88,8 @@ def _collect(grid: Grid, messages: list[Message], timeout_s: float) -> int:
         for reply in grid.pull_messages(list(waiting)):
             waiting.discard(reply.metadata.reply_to_message_id)
             if reply.has_error():
-                log(WARNING, "A device has no new model: %s", reply.error.reason)
+                reason = one_line(reply.error.reason)
+                log(WARNING, "A device has no new model: %s", reason)
             else:
                 stored += 1
         if waiting:

@@ -4,6 +4,7 @@ Flower's node ids are random in every run, so clients are sampled by partition i
 each new node is asked once which partition it holds.
 """
 
+import json
 import math
 import time
 from collections.abc import Mapping
@@ -18,6 +19,7 @@ from flwr.serverapp import Grid
 from fedbnn_core import __version__
 from fedbnn_core.config import RunConfig
 from fedbnn_core.errors import RunError
+from fedbnn_core.run_log import one_line
 
 __all__ = ["Roster"]
 
@@ -49,6 +51,8 @@ class Roster:
     _known: set[int] = field(default_factory=set)
     _waiting: dict[str, int] = field(default_factory=dict)
     """Node asked, by the id of the question."""
+    _spare: dict[int, tuple[int, Message]] = field(default_factory=dict)
+    """Partition and answer of nodes that claim what another one holds."""
 
     def __post_init__(self) -> None:
         self.num_partitions = self.config.num_partitions
@@ -104,6 +108,7 @@ class Roster:
         """Look once who is there; return how many nodes are connected."""
         present = set(grid.get_node_ids())
         self._forget_all_but(present)
+        self._admit_spare()
         self._ask(grid, present)
         self._receive(grid)
         return len(present)
@@ -127,15 +132,29 @@ class Roster:
         self._waiting = {
             q: node for q, node in self._waiting.items() if node in present
         }
+        self._spare = {n: spare for n, spare in self._spare.items() if n in present}
+
+    def _admit_spare(self) -> None:
+        """Let a node take the partition whose holder has left.
+
+        A device without a key that starts again is a new node, and Flower takes a
+        minute to notice that the old one is gone.
+        """
+        for node, (partition, answer) in list(self._spare.items()):
+            if partition not in self.node_of_partition:
+                del self._spare[node]
+                self._register(node, answer)
 
     def _ask(self, grid: Grid, present: set[int]) -> None:
         new = sorted(present - self._known)
         if not new:
             return
         self._known |= set(new)
-        question = RecordDict(
-            {"identity": ConfigRecord({"version": __version__, "task": self.task})}
-        )
+        identity = ConfigRecord({"version": __version__, "task": self.task})
+        if self.config.resume:
+            # Clients see the config of this `flwr run`; the stored one holds.
+            identity["run-config"] = json.dumps(self.config.to_mapping())
+        question = RecordDict({"identity": identity})
         messages = [
             Message(content=question, dst_node_id=node, message_type=MessageType.QUERY)
             for node in new
@@ -157,19 +176,31 @@ class Roster:
 
     def _register(self, node: int, reply: Message) -> None:
         if reply.has_error():
-            log(WARNING, "Node %s does not answer: %s", node, reply.error.reason)
+            reason = one_line(reply.error.reason)
+            log(WARNING, "Node %s does not answer: %s", node, reason)
             self._known.discard(node)  # Ask again next time.
             return
         identity = reply.content.config_records.get("identity", ConfigRecord())
-        name = str(identity.get("device-name") or f"Node {node}")
+        device = one_line(identity.get("device-name") or "")
+        name = f"Device {device}" if device else f"Node {node}"
         if identity.get("fedbnn-version") == __version__ and identity.get(
             "stores-models"
         ):
             self.model_nodes.add(node)
         if problem := self._problem(identity):
-            log(WARNING, "%s is left out: %s", name, problem)
+            log(WARNING, "%s is left out: %s", name, one_line(problem))
             return
         partition, count, own = _numbers(identity)
+        if self.node_of_partition.get(partition, node) != node:
+            self._spare[node] = partition, reply
+            log(
+                WARNING,
+                "%s is left out: another connected one has number %d. Give each device "
+                "a bundle of its own, or with --insecure its own --number.",
+                name,
+                partition,
+            )
+            return
         self.num_partitions = self.num_partitions or count
         self.node_of_partition[partition] = node
         self._own_examples[partition] = own

@@ -22,6 +22,7 @@ from flwr.serverapp.strategy import Result, Strategy
 from fedbnn_core.aggregation import Arrays
 from fedbnn_core.errors import ReplyError
 from fedbnn_core.replies import ReplyStore, StoredReply
+from fedbnn_core.run_log import DIRECTORY_PREFIX, one_line
 from fedbnn_core.run_progress import RECENT_ROUNDS
 from fedbnn_core.server_run import ServerRun
 from fedbnn_core.traffic import RoundTraffic
@@ -67,7 +68,7 @@ class FedBNNStrategy(Strategy):
             min(config.clients_per_round, len(self.roster.node_of_partition)),
             config.num_server_rounds,
         )
-        log(INFO, "Run directory: %s", self.run.directory.path)
+        log(INFO, "%s%s", DIRECTORY_PREFIX, self.run.directory.path)
         for note in self.run.notes:
             log(WARNING, "%s", note)
 
@@ -133,8 +134,9 @@ class FedBNNStrategy(Strategy):
                 try:
                     store.add(self._accept(server_round, partition, reply))
                 except ReplyError as error:
-                    traffic.reject(partition, str(error))
-                    log(WARNING, "Client %s: reply rejected: %s", partition, error)
+                    reason = one_line(error)
+                    traffic.reject(partition, reason)
+                    log(WARNING, "Client %s: reply rejected: %s", partition, reason)
                 self._report_progress(server_round, len(store))
                 if len(store) == wanted:
                     break

@@ -50,9 +50,9 @@ def run(
     """Train on the fleet, follow the run, and exit non-zero if it fails."""
     from fedbnn_core.cli.resume import changed_config
     from fedbnn_core.cli.run import parse_overrides, result_table
-    from fedbnn_core.launch.app_bundle import STOPPED_PREFIX
     from fedbnn_core.launch.deployment import follow_run, submit_run
     from fedbnn_core.run_directory import RunDirectory
+    from fedbnn_core.run_log import STOPPED_PREFIX, split_level
 
     console = service_console()
     endpoint, opened = _endpoint(fleet, control, insecure)
@@ -83,7 +83,9 @@ def run(
         ):
             console.print(plain_line(line), markup=False)
         # What follows is Flower's trace of an end that has been explained.
-        stopped = stopped or STOPPED_PREFIX in line
+        level, message = split_level(line)
+        is_end = level == "ERROR" and message.startswith(STOPPED_PREFIX)
+        stopped = stopped or is_end
 
     try:
         result = follow_run(run_id, endpoint, on_line=show)

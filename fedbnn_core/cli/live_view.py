@@ -17,6 +17,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
+from fedbnn_core.run_log import directory_in
 from fedbnn_core.run_progress import RunFollower, seconds_left
 
 __all__ = ["RunView", "live_panel", "sparkline"]
@@ -24,7 +25,6 @@ __all__ = ["RunView", "live_panel", "sparkline"]
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 _LEVEL = re.compile(r"^(DEBUG|INFO|WARNING|ERROR)\s*:\s*")
 _ROUND = re.compile(r"\bround +\d+/\d+\b")
-_DIRECTORY = re.compile(r"Run directory: (.+)$")
 _WORTH_SHOWING = ("WARNING", "ERROR", "clients are connected")
 # Flower's own remarks that say nothing about this run, or only that it failed: the
 # command ends by telling why.
@@ -91,9 +91,7 @@ class RunView:
         text = _ANSI.sub("", raw).rstrip()
         self.tail.append(text)
         del self.tail[:-_TAIL]
-        named = _DIRECTORY.search(text)
-        if named:
-            self.directory = Path(named[1].strip())
+        self.directory = directory_in(text) or self.directory
         if self._verbose:
             self._print(text)
         elif any(word in text for word in _NOISE):

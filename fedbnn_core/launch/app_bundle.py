@@ -6,18 +6,7 @@ from pathlib import Path
 
 from fedbnn_core.config import Value, default_file
 
-__all__ = [
-    "DIRECTORY_PREFIX",
-    "STOPPED_PREFIX",
-    "stage_app",
-    "toml_value",
-    "write_overrides",
-]
-
-DIRECTORY_PREFIX = "Run directory: "
-"""How the server app's log names the run directory."""
-STOPPED_PREFIX = "Stopped: "
-"""How it begins the reason why a run ends before its last round."""
+__all__ = ["stage_app", "toml_value", "write_overrides"]
 
 
 def stage_app(home: Path) -> Path:

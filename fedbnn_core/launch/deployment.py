@@ -12,14 +12,10 @@ from fedbnn_core.config import RunConfig, Value
 from fedbnn_core.errors import FleetError
 from fedbnn_core.fleet.credentials import public_pem
 from fedbnn_core.fleet.registry import Fleet
-from fedbnn_core.launch.app_bundle import (
-    DIRECTORY_PREFIX,
-    stage_app,
-    toml_value,
-    write_overrides,
-)
+from fedbnn_core.launch.app_bundle import stage_app, toml_value, write_overrides
 from fedbnn_core.launch.child import flower_command, flower_environment
 from fedbnn_core.launch.control import Connection, Endpoint, RunState, connected
+from fedbnn_core.run_log import directory_in, split_level
 
 __all__ = [
     "DeploymentResult",
@@ -31,7 +27,7 @@ __all__ = [
     "submit_run",
 ]
 
-_ROUND = re.compile(r"\bround +(\d+)/(\d+)\b(.*)")
+_ROUND = re.compile(r"round +(\d+)/(\d+)\b(.*)")
 _ACCURACY = re.compile(r"\bval +([\d.]+) %")
 _SUBMIT_SECONDS = 120
 
@@ -102,17 +98,23 @@ def submit_run(
             encoding="utf-8",
         )
         config = write_overrides(home / "overrides.toml", overrides)
-        answer = subprocess.run(  # noqa: S603
-            [
-                *(flower_command("flwr"), "run", str(stage_app(home)), "fleet"),
-                *("-c", str(config), "--format", "json"),
-            ],
-            env=flower_environment(home / "flwr"),
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=_SUBMIT_SECONDS,
-        )
+        try:
+            answer = subprocess.run(  # noqa: S603
+                [
+                    *(flower_command("flwr"), "run", str(stage_app(home)), "fleet"),
+                    *("-c", str(config), "--format", "json"),
+                ],
+                env=flower_environment(home / "flwr"),
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=_SUBMIT_SECONDS,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise FleetError(
+                f"the server did not take the run within {_SUBMIT_SECONDS} s; see "
+                "'fedbnn deploy status' whether it has it, and try again if not"
+            ) from error
     try:
         return int(json.loads(answer.stdout)["run-id"])
     except (ValueError, KeyError, TypeError) as error:
@@ -123,14 +125,27 @@ def submit_run(
 def follow_run(
     run_id: int, endpoint: Endpoint, *, on_line: Callable[[str], None]
 ) -> DeploymentResult:
-    """Follow a run to its end; `on_line` receives every line of its log."""
+    """Follow a run to its end; `on_line` receives every line of its log.
+
+    Raises
+    ------
+    FleetError
+        The server is gone; the message says how to go on with the run.
+    """
     directory = None
-    with connected(endpoint) as connection:
-        for line in connection.follow(run_id):
-            if DIRECTORY_PREFIX in line:
-                directory = Path(line.split(DIRECTORY_PREFIX, 1)[1].strip())
-            on_line(line)
-        return DeploymentResult(connection.run(run_id), directory)
+    try:
+        with connected(endpoint) as connection:
+            for line in connection.follow(run_id):
+                directory = directory_in(line) or directory
+                on_line(line)
+            return DeploymentResult(connection.run(run_id), directory)
+    except FleetError as error:
+        if directory is None:
+            raise
+        raise FleetError(
+            f"{error}. A run ends with its server; when that is back, go on with: "
+            f"fedbnn deploy run -c resume={directory}"
+        ) from error
 
 
 def run_progress(log: list[str]) -> RunProgress:
@@ -139,12 +154,13 @@ def run_progress(log: list[str]) -> RunProgress:
     accuracy = None
     note = ""
     for line in log:
-        if match := _ROUND.search(line):
+        level, message = split_level(line)
+        if level == "INFO" and (match := _ROUND.match(message)):
             done, total, note = int(match[1]), int(match[2]), ""
             if found := _ACCURACY.search(match[3]):
                 accuracy = float(found[1])
-        elif "WARNING" in line or "Waiting" in line:
-            note = line.split(":", 1)[-1].strip()
+        elif level == "WARNING" or message.startswith("Waiting"):
+            note = message
     return RunProgress(done, total, accuracy, note)
 
 

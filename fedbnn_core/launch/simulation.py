@@ -23,11 +23,12 @@ from typing import Any
 
 from fedbnn_core.config import RunConfig, Value
 from fedbnn_core.errors import RunError
-from fedbnn_core.launch.app_bundle import DIRECTORY_PREFIX, stage_app, write_overrides
-from fedbnn_core.launch.child import flower_command
+from fedbnn_core.launch.app_bundle import stage_app, write_overrides
+from fedbnn_core.launch.child import flower_command, loopback_exemption
 from fedbnn_core.launch.processes import end_marked_processes
 from fedbnn_core.run_data import load_run_dataset, run_partition
 from fedbnn_core.run_directory import require_output_folder
+from fedbnn_core.run_log import directory_in
 
 __all__ = ["SimulationResult", "run_simulation"]
 
@@ -94,8 +95,7 @@ def run_simulation(
         command += ["-c", str(overrides_file), "--federation-config", federation]
         directory = None
         for line in _follow(command, environment):
-            if DIRECTORY_PREFIX in line:
-                directory = Path(line.split(DIRECTORY_PREFIX, 1)[1].strip())
+            directory = directory_in(line) or directory
             on_line(line)
         status = _run_status(environment)
     return SimulationResult(status == "finished:completed", status, directory)
@@ -125,6 +125,7 @@ def _private_home() -> Iterator[tuple[Path, dict[str, str]]]:
         "RAY_TMPDIR": str(home),
         "TORCHINDUCTOR_CACHE_DIR": str(home / "torchinductor"),
         "PYTHONUNBUFFERED": "1",
+        **loopback_exemption(),
     }
     (home / "flwr").mkdir()
     (home / "flwr" / "config.toml").write_text(

@@ -20,14 +20,16 @@ class LocalGrid(Grid):
     fault : called with (partition, round, reply); returns what is sent instead, or
         None for no reply at all.
     order : sorts the partitions of a round by arrival; by default as they were asked.
+    models : folder in which each node stores packed models; by default they do not.
     """
 
-    def __init__(self, clients, run_config, *, fault=None, order=None):
+    def __init__(self, clients, run_config, *, fault=None, order=None, models=None):
         TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1
         self.clients = clients
         self.run_config = run_config
         self.fault = fault or (lambda partition, round_index, reply: reply)
         self.order = order or (lambda partition: 0)
+        self.models = models
         self.asked = []
         self._replies = []
         self._ids = itertools.count(1)
@@ -62,14 +64,17 @@ class LocalGrid(Grid):
         return ids
 
     def _reply(self, partition, message):
+        node_config = {"partition-id": partition, "num-partitions": self.clients}
+        if self.models is not None:
+            node_config["model-dir"] = str(self.models / str(partition))
         context = Context(
             run_id=1,
             node_id=100 + partition,
-            node_config={"partition-id": partition, "num-partitions": self.clients},
+            node_config=node_config,
             state=RecordDict(),
             run_config=self.run_config,
         )
-        if message.metadata.message_type == "query":
+        if message.metadata.message_type.startswith("query"):
             return client_app(message, context)
         round_index = message.content["config"]["round"]
         self.asked.append((round_index, partition))

@@ -22,10 +22,10 @@ def data(tmp_path_factory):
 def federate(data, tmp_path):
     """Return a function that runs a federation and returns its directory and grid."""
 
-    def run(*, fault=None, order=None, stops=False, **overrides):
+    def run(*, fault=None, order=None, models=None, stops=False, **overrides):
         settings = {"num_server_rounds": 3, "client_threads": 1} | overrides
         config = tiny_config(data, tmp_path, **settings).to_mapping()
-        grid = LocalGrid(CLIENTS, config, fault=fault, order=order)
+        grid = LocalGrid(CLIENTS, config, fault=fault, order=order, models=models)
         before = set(tmp_path.glob("2*"))
         if stops:
             with pytest.raises(RunError):
@@ -164,6 +164,34 @@ def test_hopeless_round_ends_the_run_and_it_can_be_resumed(federate):
         RunDirectory(directory.path).read_json("summary.json")["status"] == "completed"
     )
     assert hashes(resumed) == hashes(clean)
+
+
+@pytest.mark.parametrize("good_rounds", [0, 2])
+def test_a_run_that_stops_early_offers_its_best_model(federate, tmp_path, good_rounds):
+    def fault(partition, round_index, reply):
+        return reply if round_index < good_rounds else error_reply(reply, 2, "broken")
+
+    directory, _ = federate(
+        fault=fault, models=tmp_path / "models", stops=True, max_round_retries=0
+    )
+    summary = directory.read_json("summary.json")
+    assert (summary["status"], summary["rounds"]) == ("stopped", good_rounds)
+    stored = list((tmp_path / "models").glob("*/model.fbnn"))
+    assert len(stored) == (CLIENTS if good_rounds else 0)
+    for model in stored:
+        assert model.read_bytes() == (directory.path / "model.fbnn").read_bytes()
+
+
+def test_an_error_of_a_client_is_one_line_in_the_metrics(federate):
+    def fault(partition, round_index, reply):
+        if round_index == 0 and partition == 2:
+            return error_reply(reply, 2, "a\nb\rINFO : round 9/9" + "x" * 999)
+        return reply
+
+    directory, _ = federate(fault=fault, clients_per_round=CLIENTS)
+    (entry,) = directory.read_metrics()[0]["rejected"]
+    assert entry["reason"].isprintable()
+    assert len(entry["reason"]) <= 300
 
 
 def test_resume_takes_the_stored_config_on_server_and_clients(federate):
