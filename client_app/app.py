@@ -4,6 +4,7 @@ import json
 import time
 from logging import INFO, WARNING
 from pathlib import Path
+from typing import Any
 
 from flwr.app import (
     Array,
@@ -49,8 +50,12 @@ def introduce(message: Message, context: Context) -> Message:
         from client_app.own_data import describe_own_data
 
         identity.update(describe_own_data(str(node["data"]), str(question["task"])))
-        if "problem" in identity:
-            log(WARNING, "This device is left out: %s", identity["problem"])
+    elif "device-name" in node:
+        from client_app.own_data import describe_run_data
+
+        identity.update(describe_run_data(_run_config(context, question), node))
+    if "problem" in identity:
+        log(WARNING, "This device is left out: %s", identity["problem"])
     return Message(content=RecordDict({"identity": identity}), reply_to=message)
 
 
@@ -82,10 +87,8 @@ def train(message: Message, context: Context) -> Message:
         name: array.numpy()
         for name, array in message.content.array_records["arrays"].items()
     }
-    # A resumed run goes on with the config that the server stored.
-    stored = json.loads(str(order.get("run-config", "{}")))
     local = LocalRound(
-        {**context.run_config, **stored}, context.node_config, order, broadcast
+        _run_config(context, order), context.node_config, order, broadcast
     )
     started = time.monotonic()
     update, num_examples = local.train()
@@ -125,3 +128,8 @@ def train(message: Message, context: Context) -> Message:
         }
     )
     return Message(content=records, reply_to=message)
+
+
+def _run_config(context: Context, order: ConfigRecord) -> dict[str, Any]:
+    """Return the run's config; a resumed run goes on with what the server stored."""
+    return {**context.run_config, **json.loads(str(order.get("run-config", "{}")))}

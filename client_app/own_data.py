@@ -1,9 +1,14 @@
-"""What a device says about its own images when the server asks who it is."""
+"""What a device says about its images when the server asks who it is."""
 
+from collections.abc import Mapping
+from typing import Any
+
+from fedbnn_core.config import RunConfig
 from fedbnn_core.errors import FedBNNError
 from fedbnn_core.fleet.own_data import DataTask, load_own_data
+from fedbnn_core.run_data import load_run_dataset
 
-__all__ = ["describe_own_data"]
+__all__ = ["describe_own_data", "describe_run_data"]
 
 
 def describe_own_data(path: str, task: str) -> dict[str, str | int]:
@@ -19,3 +24,21 @@ def describe_own_data(path: str, task: str) -> dict[str, str | int]:
     except FedBNNError as error:
         return {"own-examples": 0, "problem": str(error)}
     return {"own-examples": len(data.y_train)}
+
+
+def describe_run_data(
+    run_config: Mapping[str, Any], node_config: Mapping[str, Any]
+) -> dict[str, str]:
+    """Return why a device cannot train on its share of the run's dataset, or nothing.
+
+    Parameters
+    ----------
+    run_config : the run's config; it names the dataset.
+    node_config : the device's; its ``data-dir`` counts where it has one.
+    """
+    local = {key: node_config[key] for key in ("data-dir",) if key in node_config}
+    try:
+        load_run_dataset(RunConfig.from_mapping({**run_config, **local}))
+    except FedBNNError as error:
+        return {"problem": str(error)}
+    return {}

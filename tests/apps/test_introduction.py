@@ -1,0 +1,67 @@
+"""What a device says of itself when the server asks, with the real ClientApp."""
+
+import json
+
+import pytest
+from flwr.app import ConfigRecord, Context, Message, RecordDict
+
+from client_app.app import app
+from fedbnn_core import __version__
+from fedbnn_core.config import RunConfig
+from tests.apps.local_grid import LocalGrid
+from tests.tiny_run import write_data
+
+
+@pytest.fixture
+def introduce(tmp_path):
+    """Return a function that asks a device and returns its identity."""
+    LocalGrid(0, {})  # Messages need an identity of the process.
+
+    def ask(dataset, *, stored=None, **node_config):
+        config = RunConfig.from_mapping({"dataset": dataset}, complete=False)
+        question = {"version": __version__, "task": ""}
+        if stored:
+            question["run-config"] = json.dumps({"dataset": stored})
+        message = Message(
+            content=RecordDict({"identity": ConfigRecord(question)}),
+            dst_node_id=100,
+            message_type="query",
+        )
+        message.metadata.__dict__["_message_id"] = "m1"
+        node = {key.replace("_", "-"): value for key, value in node_config.items()}
+        context = Context(
+            run_id=1,
+            node_id=100,
+            node_config={"partition-id": 0, **node},
+            state=RecordDict(),
+            run_config=config.to_mapping(),
+        )
+        return app(message, context).content["identity"]
+
+    return ask
+
+
+def test_a_device_without_the_runs_dataset_says_so(introduce, tmp_path):
+    here = introduce("fmnist-mini", device_name="camera")
+    assert "problem" not in here
+    missing = introduce("cifar10", device_name="camera", data_dir=str(tmp_path))
+    assert f"'cifar10' was not found in {tmp_path}" in missing["problem"]
+    assert "fedbnn data get cifar10" in missing["problem"]
+
+
+def test_a_device_looks_in_its_own_folder(introduce, tmp_path):
+    write_data(tmp_path / "images.npz")
+    for folder, is_there in ((tmp_path, True), (tmp_path / "no", False)):
+        said = introduce("npz:images.npz", device_name="d", data_dir=str(folder))
+        assert ("problem" not in said) == is_there
+
+
+def test_in_a_resumed_run_the_stored_dataset_counts(introduce, tmp_path):
+    stored = f"npz:{tmp_path / 'gone.npz'}"
+    said = introduce("fmnist-mini", device_name="camera", stored=stored)
+    assert "gone.npz does not exist" in said["problem"]
+
+
+def test_a_simulated_client_is_not_asked_for_data(introduce, tmp_path):
+    said = introduce("cifar10", data_dir=str(tmp_path))
+    assert "problem" not in said
