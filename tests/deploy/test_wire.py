@@ -6,6 +6,7 @@ import threading
 import numpy as np
 import pytest
 
+from client_app.local_round import run_local_round
 from fedbnn_core.config import RunConfig
 from fedbnn_core.methods import create_method
 from tests.deploy.site import QUICK
@@ -50,11 +51,15 @@ class Tap:
             sink.close()
 
 
-def share_found(array, stream):
+def share_found(array, stream, step=4096):
     """Return the share of an array's 64-byte pieces that the stream holds."""
     content = np.ascontiguousarray(array).tobytes()
-    pieces = [content[i : i + 64] for i in range(0, len(content) - 64, 4096)]
+    pieces = [content[i : i + 64] for i in range(0, len(content) - 64, step)]
     return sum(piece in stream for piece in pieces) / len(pieces)
+
+
+def largest(arrays):
+    return max(arrays.values(), key=lambda array: array.nbytes)
 
 
 def test_weights_travel_over_grpc_on_the_fleet_port(site):
@@ -63,7 +68,7 @@ def test_weights_travel_over_grpc_on_the_fleet_port(site):
     tap = Tap(site.address)
     device = site.start(
         *("device", "--insecure", "--server", tap.address, "--verbose"),
-        *("--state", site.folder / "device"),
+        *("--state", site.folder / "device", "--threads", "1"),
         name="device",
     )
     device.wait_for("Connected")
@@ -79,10 +84,17 @@ def test_weights_travel_over_grpc_on_the_fleet_port(site):
     assert b"HTTP/1.1" not in up
     config = RunConfig.from_mapping(QUICK | {"num-server-rounds": 1}, complete=False)
     broadcast = create_method(config, (1, 28, 28), 10).initial_broadcast()
-    largest = max(broadcast.values(), key=lambda array: array.nbytes)
-    assert share_found(largest, down) > 0.9
+    assert share_found(largest(broadcast), down) > 0.9
+    # The same round, trained here: what the device must have sent, bit for bit.
+    order = {"round": 0, "num-rounds": 1, "partition-file": "", "num-partitions": 1}
+    node = {"partition-id": 0}
+    update, _ = run_local_round(config.to_mapping(), node, order, broadcast)
+    assert share_found(largest(update.arrays), up) > 0.9
+    for kind in ("r1", "r2"):
+        matrices = {k: v for k, v in update.rotations.items() if k.endswith(kind)}
+        assert share_found(largest(matrices), up, step=256) > 0.9
     (line,) = site.run_directory().read_metrics()
     # The arrays, the packed model and little else.
     assert line["bytes_down"] < len(down) < 1.2 * line["bytes_down"] + 200_000
     assert line["bytes_up"] < len(up) < 1.2 * line["bytes_up"] + 200_000
-    assert b"rotations" in up
+    assert b"rotations" in up  # A record of their own.
