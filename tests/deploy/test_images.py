@@ -144,8 +144,8 @@ def test_hosts_with_own_addresses_train_and_one_is_cut_off(stack, tmp_path):
         )
         assert added.returncode == 0, added.stderr
         bundle = tmp_path / f"{name}.bundle"
+        bundle.touch(mode=0o600)  # by the guide's umask
         bundle.write_text(added.stdout)
-        bundle.chmod(0o600)
         os.chown(bundle, 1000, 1000)
         photos = write_photos(tmp_path / f"{name}-photos", 40 * len(name))
         stack.load(
