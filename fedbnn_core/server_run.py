@@ -3,7 +3,7 @@
 import math
 import shutil
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from fedbnn_core.methods import create_method
 from fedbnn_core.privacy import create_accountant
 from fedbnn_core.quarantine import Quarantine
 from fedbnn_core.replies import SPILL_PREFIX, StoredReply
-from fedbnn_core.robust import prepare_replies
+from fedbnn_core.robust import planned_cut, possible_cut, prepare_replies
 from fedbnn_core.run_data import load_run_dataset, run_partition
 from fedbnn_core.run_directory import RunDirectory
 from fedbnn_core.run_evaluation import BestModel, RunEvaluation
@@ -79,10 +79,11 @@ class ServerRun:
         self._failed_attempts: list[dict[str, Any]] = []
         partition = run_partition(config, self.dataset, num_partitions)
         expected = self.method.expected_reply()
+        self._examples = {k: len(indices) for k, indices in enumerate(partition)}
+        self._own_examples: Mapping[int, int] = {}
         self.rules = ReplyRules(
             arrays=expected[0],
             rotations=expected[1],
-            max_examples=max(len(indices) for indices in partition),
             max_update_norm=config.max_update_norm,
         )
         if config.resume:
@@ -206,10 +207,19 @@ class ServerRun:
             self._state.accountant.record(chosen)
         return chosen
 
-    def admit_examples(self, count: int) -> None:
-        """Accept replies from a device that said it holds so many images of its own."""
-        if count > self.rules.max_examples:
-            self.rules = replace(self.rules, max_examples=count)
+    def admit_examples(self, counts: Mapping[int, int]) -> None:
+        """Note how many images of their own devices say they hold; 0 means none."""
+        self._own_examples = counts
+
+    def rules_for(self, client: int) -> ReplyRules:
+        """Return what an acceptable reply of a client looks like.
+
+        None may say it has trained on more images than it holds, and so weigh more; in
+        a private run all weigh the same.
+        """
+        held = self._own_examples.get(client) or self._examples.get(client, 0)
+        most = held if self.config.privacy == "none" else 1
+        return replace(self.rules, max_examples=most)
 
     def needed_replies(self, asked: int) -> tuple[int, int]:
         """Return (quorum, replies after which a round ends) for clients asked."""
@@ -280,6 +290,8 @@ class ServerRun:
             "failed_attempts": self._failed_attempts,
             "quarantined": quarantined,
         }
+        if config.robust == "trimmed-mean":
+            line["trimmed"] = possible_cut(planned_cut(config), len(replies))
         if state.accountant:
             line["epsilon"] = state.accountant.epsilon()
         line |= {

@@ -22,6 +22,7 @@ from flwr.serverapp.strategy import Result, Strategy
 from fedbnn_core.aggregation import Arrays
 from fedbnn_core.errors import ReplyError
 from fedbnn_core.replies import ReplyStore, StoredReply
+from fedbnn_core.robust import planned_cut
 from fedbnn_core.run_progress import RECENT_ROUNDS
 from fedbnn_core.server_run import ServerRun
 from fedbnn_core.traffic import RoundTraffic
@@ -76,7 +77,7 @@ class FedBNNStrategy(Strategy):
     ) -> Iterable[Message]:
         """Return one message per sampled client: weights and the round's clock."""
         self.roster.update(grid)
-        self.run.admit_examples(self.roster.most_examples())
+        self.run.admit_examples(self.roster.own_examples())
         chosen = self.run.sample(list(self.roster.node_of_partition), tried=self._tried)
         self._tried |= set(chosen)
         order = ConfigRecord(
@@ -157,6 +158,14 @@ class FedBNNStrategy(Strategy):
                 return None
             line = self.run.finish_round(store.in_partition_order(), traffic)
         self._tried.clear()
+        planned = planned_cut(self.run.config)
+        if line.get("trimmed", planned) < planned:
+            log(
+                WARNING,
+                "Round %d: %d replies are too few to cut %d of them at each end, as "
+                "trim-fraction asks for; %d were cut",
+                *(server_round, len(line["clients"]), planned, line["trimmed"]),
+            )
         self._lines = [*self._lines, line][-RECENT_ROUNDS:]
         log(INFO, round_line(self._lines))
         return to_record(self.run.broadcast)
@@ -178,7 +187,7 @@ class FedBNNStrategy(Strategy):
                 f"error {reply.error.code}: {reason[-1] if reason else 'no reason'}"
             )
         judged = judge(
-            self.run.rules,
+            self.run.rules_for(partition),
             _raw_reply(reply),
             broadcast=self.run.broadcast,
             round_index=server_round - 1,

@@ -238,6 +238,35 @@ def test_private_run_tells_its_epsilon(federate):
         assert line["examples"] == len(line["clients"]) == 3
 
 
+def test_client_that_claims_more_images_than_it_has_is_rejected(federate):
+    def fault(partition, round_index, reply):
+        if partition == 5:
+            reply.content["metrics"]["num-examples"] = 100
+        return reply
+
+    for settings, bound in ({}, 8), ({"privacy": "local"}, 1):
+        if settings:
+            pytest.importorskip("dp_accounting")
+        directory, _ = federate(
+            fault=fault, clients_per_round=CLIENTS, num_server_rounds=1, **settings
+        )
+        (entry,) = directory.read_metrics()[0]["rejected"]
+        reason = f"num-examples must be an integer in 1..{bound}, got 100"
+        assert entry == {"client": 5, "reason": reason}
+
+
+def test_trimmed_mean_of_too_few_replies_is_told(federate):
+    def fault(partition, round_index, reply):
+        lost = round_index == 1 and partition < 4
+        return error_reply(reply, 2, "lost") if lost else reply
+
+    directory, _ = federate(
+        fault=fault, clients_per_round=CLIENTS, robust="trimmed-mean", trim_fraction=0.2
+    )
+    # A fifth of eight clients is two; of four values only one can go at each end.
+    assert [line["trimmed"] for line in directory.read_metrics()] == [2, 1, 2]
+
+
 @pytest.mark.parametrize("rule", ["clip", "median", "trimmed-mean"])
 def test_robust_rules_run_end_to_end(federate, rule):
     directory, _ = federate(robust=rule, num_server_rounds=1)

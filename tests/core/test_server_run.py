@@ -148,3 +148,23 @@ def test_methods_without_private_mode_are_refused(data, tmp_path):
     pytest.importorskip("dp_accounting")
     with pytest.raises(ConfigError, match="has no private mode"):
         ServerRun(tiny_config(data, tmp_path, method="fedbat", privacy="local"), 8)
+
+
+def test_no_client_claims_more_images_than_it_holds(data, tmp_path):
+    uneven = {"partition": "dirichlet", "min_partition_size": 1}
+    federation = TinyFederation(tiny_config(data, tmp_path, **uneven))
+    run, sizes = federation.run, [len(part) for part in federation.partition]
+    assert len(set(sizes)) > 1
+    # Client 2's device has images of its own, and so has one added to the fleet.
+    run.admit_examples({1: 0, 2: 1_000_000, 11: 40})
+    bounds = [run.rules_for(client).max_examples for client in range(CLIENTS)]
+    assert bounds == [*sizes[:2], 1_000_000, *sizes[3:]]
+    assert run.rules_for(11).max_examples == 40
+    assert run.rules_for(12).max_examples == 0
+
+
+def test_all_clients_of_a_private_run_weigh_the_same(data, tmp_path):
+    pytest.importorskip("dp_accounting")
+    run = ServerRun(tiny_config(data, tmp_path, privacy="local"), CLIENTS)
+    run.admit_examples({3: 1_000_000})
+    assert {run.rules_for(client).max_examples for client in range(CLIENTS)} == {1}
