@@ -34,6 +34,11 @@ from server_app.roster import Roster
 __all__ = ["FedBNNStrategy", "to_record"]
 
 _TTL_MARGIN_SECONDS = 60.0
+_REPLY_RECORDS = {
+    "arrays": ArrayRecord,
+    "rotations": ArrayRecord,
+    "metrics": MetricRecord,
+}
 
 
 class FedBNNStrategy(Strategy):
@@ -186,6 +191,8 @@ class FedBNNStrategy(Strategy):
             raise ReplyError(
                 f"error {reply.error.code}: {reason[-1] if reason else 'no reason'}"
             )
+        if partition not in self._traffic.asked:
+            raise ReplyError("it comes from a node that was not asked")
         judged = judge(
             self.run.rules_for(partition),
             _raw_reply(reply),
@@ -247,12 +254,17 @@ def record_bytes(record: ArrayRecord) -> int:
 
 
 def _raw_reply(reply: Message) -> RawReply:
-    records = reply.content.array_records
-    metrics = reply.content.metric_records.get("metrics", MetricRecord())
+    content = reply.content
+    kinds = {name: type(record) for name, record in content.items()}
+    if kinds != _REPLY_RECORDS:
+        raise ReplyError(
+            f"it must hold the records {', '.join(_REPLY_RECORDS)}, got "
+            + ", ".join(f"{kind.__name__} {name!r}" for name, kind in kinds.items())
+        )
     return RawReply(
-        arrays=_raw_arrays(records.get("arrays", ArrayRecord())),
-        rotations=_raw_arrays(records.get("rotations", ArrayRecord())),
-        metrics=dict(metrics),
+        arrays=_raw_arrays(content.array_records["arrays"]),
+        rotations=_raw_arrays(content.array_records["rotations"]),
+        metrics=dict(content.metric_records["metrics"]),
     )
 
 
