@@ -223,7 +223,8 @@ def test_resume_takes_the_stored_config_on_server_and_clients(federate):
     assert hashes(resumed) == hashes(clean)
 
 
-def test_client_that_keeps_sending_nonsense_is_left_out(federate):
+@pytest.mark.parametrize("clients_per_round", [7, CLIENTS])
+def test_client_that_keeps_sending_nonsense_is_left_out(federate, clients_per_round):
     def fault(partition, round_index, reply):
         if partition == 2:
             return with_arrays(reply, lambda a: np.full_like(a, np.inf))
@@ -231,7 +232,7 @@ def test_client_that_keeps_sending_nonsense_is_left_out(federate):
 
     directory, _ = federate(
         fault=fault,
-        clients_per_round=7,
+        clients_per_round=clients_per_round,
         num_server_rounds=7,
         quarantine_after=2,
         quarantine_rounds=2,
