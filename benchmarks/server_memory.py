@@ -41,9 +41,14 @@ def do_round(run: ServerRun, clients: int) -> None:
                 name: npy(a * noise if a.dtype == np.float32 else a)
                 for name, a in run.broadcast.items()
             }
-            metrics = {"num-examples": 1, "round": run.rounds_done, "loss": 1.0}
+            metrics = {
+                "num-examples": 1,
+                "partition-id": client,
+                "round": run.rounds_done,
+                "loss": 1.0,
+            }
             judged = judge(
-                run.rules,
+                run.rules_for(client),
                 RawReply(arrays, rotations, metrics),
                 broadcast=run.broadcast,
                 round_index=run.rounds_done,

@@ -14,8 +14,8 @@ from typing import Any
 
 from fedbnn_core.aggregation import Arrays
 from fedbnn_core.durable import (
-    disk_errors,
     from_safetensors,
+    make_folder_durably,
     remove_leftovers,
     to_safetensors,
     write_durably,
@@ -25,6 +25,7 @@ from fedbnn_core.errors import RunError
 __all__ = ["Checkpoint", "CheckpointFolder"]
 
 _FORMAT = 1
+_PARTS = ("weights", "previous", "best", "method")
 
 
 @dataclass(frozen=True)
@@ -54,11 +55,13 @@ class CheckpointFolder:
     ----------
     path : the folder; created by the first `save`.
     keep : how many checkpoints stay.
+    best_copy : another file with the best model; it takes the place of a damaged one.
     """
 
-    def __init__(self, path: Path, *, keep: int) -> None:
+    def __init__(self, path: Path, *, keep: int, best_copy: Path | None = None) -> None:
         self.path = path
         self._keep = keep
+        self._best_copy = best_copy
         self._written: dict[str, dict[str, Any]] = {}
 
     def save(self, checkpoint: Checkpoint) -> None:
@@ -69,8 +72,7 @@ class CheckpointFolder:
         RunError
             The disk is full or the folder cannot be written.
         """
-        with disk_errors(self.path):
-            self.path.mkdir(parents=True, exist_ok=True)
+        make_folder_durably(self.path)
         parts = {
             "weights": (f"weights-{checkpoint.round:06d}", checkpoint.weights),
             "previous": (f"weights-{checkpoint.round - 1:06d}", checkpoint.previous),
@@ -131,10 +133,10 @@ class CheckpointFolder:
         return sorted(self.path.glob("round-*.json"), reverse=True)
 
     def load_latest(self) -> tuple[Checkpoint | None, list[str]]:
-        """Return the newest undamaged checkpoint, and what is wrong with newer ones.
+        """Return the newest usable checkpoint, and all damages up to it.
 
-        Newer damaged ones are removed, so that the run can write them again. Without
-        any checkpoint the answer is None.
+        Newer ones that cannot be used are removed, so that the run can write them
+        again. Without any checkpoint the answer is None.
 
         Raises
         ------
@@ -150,10 +152,11 @@ class CheckpointFolder:
             # Only the files of the checkpoint that is used count as written.
             self._written.clear()
             try:
-                checkpoint = self._load(path)
+                checkpoint, repaired = self._load(path)
             except RunError as error:
                 damages.append(str(error))
                 continue
+            damages += repaired
             for damaged in manifests[:number]:
                 damaged.unlink(missing_ok=True)
             return checkpoint, damages
@@ -164,7 +167,8 @@ class CheckpointFolder:
             )
         return None, []
 
-    def _load(self, path: Path) -> Checkpoint:
+    def _load(self, path: Path) -> tuple[Checkpoint, list[str]]:
+        """Return a checkpoint and the damages that do not matter."""
         try:
             content = json.loads(path.read_bytes())
             checksum = content.pop("checksum")
@@ -177,17 +181,43 @@ class CheckpointFolder:
                 f"{path.name} has format {content['format']}, this version reads "
                 f"{_FORMAT}; use the version of FedBNN that wrote it"
             )
-        files = content["files"]
-        parts = {
-            part: self._read_arrays(path.name, files[part]) if part in files else {}
-            for part in ("weights", "previous", "best", "method")
-        }
-        return Checkpoint(
+        damages: list[str] = []
+        parts: dict[str, Arrays] = {part: {} for part in _PARTS}
+        for part, entry in content["files"].items():
+            try:
+                parts[part] = self._read_arrays(path.name, entry)
+            except RunError as error:
+                if part == "best" and self._best_copy is not None:
+                    parts[part] = self._recover_best(entry, self._best_copy, error)
+                    damages.append(f"{error}; it was restored from {self._best_copy}")
+                elif part == "previous":
+                    # w_t is for those who look at it: the next round starts from
+                    # the weights.
+                    damages.append(f"{error}; it is not needed to go on")
+                else:
+                    raise
+        checkpoint = Checkpoint(
             round=content["round"],
             best_round=content["best_round"],
             facts=content["facts"],
             **parts,
         )
+        return checkpoint, damages
+
+    def _recover_best(
+        self, entry: dict[str, Any], copy: Path, damage: RunError
+    ) -> Arrays:
+        """Write the best model once more if the copy holds the very same arrays."""
+        try:
+            arrays = from_safetensors(copy.read_bytes(), path=copy)
+        except (OSError, RunError):
+            raise damage from None
+        content = to_safetensors(arrays)
+        if hashlib.sha256(content).hexdigest() != entry["sha256"]:
+            raise damage
+        write_durably(self.path / entry["name"], content)
+        self._written[entry["name"]] = entry
+        return arrays
 
     def _read_arrays(self, manifest: str, entry: dict[str, Any]) -> Arrays:
         path = self.path / entry["name"]

@@ -146,7 +146,7 @@ class RunConfig:
     robust_clip_norm: float = _within(0.0, 1e300)
     """Norm to which robust = "clip" shortens updates; 0 is the round's median norm."""
     trim_fraction: float = _within(0.0, 0.499)
-    """Share of the values cut off at each end by robust = "trimmed-mean"."""
+    """Share of clients-per-round that robust = "trimmed-mean" cuts at each end."""
     privacy: str = _choice(*PRIVACY_MODES)
     """Local differential privacy: clients clip their update and add noise to it."""
     privacy_clip_norm: float = _within(1e-12, 1e12)

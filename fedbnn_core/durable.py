@@ -17,6 +17,7 @@ __all__ = [
     "append_durably",
     "disk_errors",
     "from_safetensors",
+    "make_folder_durably",
     "remove_leftovers",
     "require_space",
     "to_safetensors",
@@ -74,14 +75,32 @@ def append_durably(path: Path, content: bytes) -> None:
     RunError
         The disk is full or the file cannot be written.
     """
-    with disk_errors(path), path.open("ab") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
+    with disk_errors(path):
+        is_new = not path.exists()
+        with path.open("ab") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        if is_new:
+            _sync_folder(path.parent)
+
+
+def make_folder_durably(path: Path) -> None:
+    """Make a folder unless it is there; it survives a crash right after the return.
+
+    Raises
+    ------
+    RunError
+        It cannot be made.
+    """
+    with disk_errors(path):
+        if not path.is_dir():
+            path.mkdir(parents=True)
+            _sync_folder(path.parent)
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make a rename survive a power cut; folders cannot be opened on Windows."""
+    """Make new names survive a power cut; folders cannot be opened on Windows."""
     if os.name == "posix":
         handle = os.open(folder, os.O_RDONLY)
         try:

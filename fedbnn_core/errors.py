@@ -31,8 +31,21 @@ class FormatError(FedBNNError):
     """A model file is damaged, truncated or of an unknown version."""
 
 
+_MAX_REASON_CHARACTERS = 300
+
+
 class ReplyError(FedBNNError):
-    """A client's reply cannot be used."""
+    """A client's reply cannot be used.
+
+    Parts of the reason come from the client, so it is cut: one line that can be
+    printed, of at most 300 characters.
+    """
+
+    def __init__(self, reason: str) -> None:
+        line = " ".join(reason[: 4 * _MAX_REASON_CHARACTERS].split())
+        if len(line) > _MAX_REASON_CHARACTERS:
+            line = line[: _MAX_REASON_CHARACTERS - 4] + " ..."
+        super().__init__("".join(c if c.isprintable() else "?" for c in line))
 
 
 class RunError(FedBNNError):

@@ -10,7 +10,7 @@ import numpy as np
 from fedbnn_core.aggregation import Array, Arrays
 from fedbnn_core.durable import disk_errors
 
-__all__ = ["SPILL_PREFIX", "ReplyStore", "StoredReply"]
+__all__ = ["DEFAULT_BUDGET_BYTES", "SPILL_PREFIX", "ReplyStore", "StoredReply"]
 
 DEFAULT_BUDGET_BYTES = 512 * 2**20
 SPILL_PREFIX = "fedbnn-replies-"
@@ -108,6 +108,15 @@ class ReplyStore:
             for name, array in reply.arrays.items():
                 path = Path(self._folder.name) / f"{self._spilled}.npy"
                 self._spilled += 1
-                np.save(path, array, allow_pickle=False)
+                _write_npy(path, array)
                 mapped[name] = np.load(path, mmap_mode="r", allow_pickle=False)
         return StoredReply(reply.partition_id, reply.num_examples, mapped)
+
+
+def _write_npy(path: Path, array: Array) -> None:
+    """Write an npy file; np.save's errors would not tell that a disk is full."""
+    flat = np.ascontiguousarray(array)
+    header = np.lib.format.header_data_from_array_1_0(flat.reshape(array.shape))
+    with path.open("wb") as file:
+        np.lib.format.write_array_header_1_0(file, header)
+        file.write(flat.data)

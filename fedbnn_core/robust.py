@@ -7,6 +7,7 @@ the trimmed mean give every client the same weight: otherwise an attacker would 
 more examples.
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -22,6 +23,8 @@ __all__ = [
     "clip_replies",
     "combination_rule",
     "median_array",
+    "planned_cut",
+    "possible_cut",
     "prepare_replies",
     "trimmed_mean_array",
 ]
@@ -34,7 +37,7 @@ def combination_rule(config: RunConfig) -> Rule:
     if config.robust == "median":
         return median_array
     if config.robust == "trimmed-mean":
-        return partial(trimmed_mean_array, fraction=config.trim_fraction)
+        return partial(trimmed_mean_array, cut=planned_cut(config))
     return mean_array
 
 
@@ -44,18 +47,33 @@ def median_array(arrays: Iterable[Array], weights: Sequence[float]) -> Array:
     With an even number of replies it is the mean of the middle two.
     """
     held = list(arrays)
-    return _trimmed(held, cut=(len(held) - 1) // 2)
+    return _trimmed(held, cut=possible_cut(len(held), len(held)))
+
+
+def planned_cut(config: RunConfig) -> int:
+    """Return how many values a trimmed mean cuts at each end.
+
+    It is the share of the clients that are planned for, rounded up: a round that some
+    honest clients drop out of has as many attackers as a full one.
+    """
+    # A little less, because 0.1 * 30 is more than 3 in floating point.
+    return math.ceil(config.trim_fraction * config.clients_per_round - 1e-9)
+
+
+def possible_cut(cut: int, replies: int) -> int:
+    """Return how many values can be cut at each end so that one or two are left."""
+    return min(cut, (replies - 1) // 2)
 
 
 def trimmed_mean_array(
-    arrays: Iterable[Array], weights: Sequence[float], *, fraction: float
+    arrays: Iterable[Array], weights: Sequence[float], *, cut: int
 ) -> Array:
     """Return every coordinate's mean without its smallest and largest values.
 
-    ``int(fraction * replies)`` values are cut at each end; the weights are ignored.
+    ``cut`` values go at each end, or as many as are possible; the weights are ignored.
     """
     held = list(arrays)
-    return _trimmed(held, cut=int(fraction * len(held)))
+    return _trimmed(held, cut=possible_cut(cut, len(held)))
 
 
 def _trimmed(arrays: list[Array], *, cut: int) -> Array:

@@ -158,11 +158,11 @@ class RunDirectory:
             "sha256": self._metrics_hash.hexdigest(),
         }
 
-    def rewind_metrics(self, position: Mapping[str, Any]) -> bool:
+    def rewind_metrics(self, position: Mapping[str, Any], rounds_done: int) -> bool:
         """Cut the metrics back to a checkpoint's position; tell if they were intact.
 
         What follows the position comes from rounds that will be done again. Damaged
-        metrics are left as they are, but for an incomplete last line.
+        metrics are left as they are, but for those rounds and an incomplete last line.
         """
         remove_leftovers(self.path)
         path = self.path / _METRICS
@@ -170,7 +170,8 @@ class RunDirectory:
         kept = content[: position["bytes"]]
         intact: bool = hashlib.sha256(kept).hexdigest() == position["sha256"]
         if not intact:
-            kept = content[: content.rfind(b"\n") + 1]
+            lines = content[: content.rfind(b"\n") + 1].splitlines(keepends=True)
+            kept = b"".join(li for li in lines if not _is_later(li, rounds_done))
         write_durably(path, kept)
         self._metrics_bytes = len(kept)
         self._metrics_hash = hashlib.sha256(kept)
@@ -219,6 +220,14 @@ def _cannot_create(parent: Path, error: OSError) -> RunError:
         f"cannot create a run directory in {parent}: {error.strerror}; "
         "set output-dir to a folder you can write to"
     )
+
+
+def _is_later(line: bytes, rounds_done: int) -> bool:
+    """Tell if a line of the metrics is that of a round after so many."""
+    try:
+        return bool(json.loads(line)["round"] > rounds_done)
+    except (ValueError, TypeError, KeyError):
+        return False
 
 
 def _finite(content: Any) -> Any:

@@ -108,7 +108,7 @@ class RunState:
                 "new run"
             )
         self._earlier_seconds = facts["elapsed_seconds"]
-        return directory.rewind_metrics(facts["metrics"])
+        return directory.rewind_metrics(facts["metrics"], checkpoint.round)
 
 
 def state_hash(state: Arrays) -> str:

@@ -3,7 +3,7 @@
 import math
 import shutil
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,13 +17,13 @@ from fedbnn_core.binarize import Sharpness
 from fedbnn_core.checkpoint import CheckpointFolder
 from fedbnn_core.config import RunConfig
 from fedbnn_core.data import save_partition
-from fedbnn_core.durable import disk_errors, require_space
+from fedbnn_core.durable import disk_errors, require_space, to_safetensors
 from fedbnn_core.errors import ConfigError, RunError
 from fedbnn_core.methods import create_method
 from fedbnn_core.privacy import create_accountant
 from fedbnn_core.quarantine import Quarantine
-from fedbnn_core.replies import SPILL_PREFIX, StoredReply
-from fedbnn_core.robust import prepare_replies
+from fedbnn_core.replies import DEFAULT_BUDGET_BYTES, SPILL_PREFIX, StoredReply
+from fedbnn_core.robust import planned_cut, possible_cut, prepare_replies
 from fedbnn_core.run_data import load_run_dataset, run_partition
 from fedbnn_core.run_directory import RunDirectory
 from fedbnn_core.run_evaluation import BestModel, RunEvaluation
@@ -35,6 +35,9 @@ from fedbnn_core.training import choose_device
 from fedbnn_core.validation import ReplyRules
 
 __all__ = ["ServerRun", "stored_config"]
+
+_SUFFIX = ".safetensors"
+_BEST = f"best{_SUFFIX}"
 
 
 class ServerRun:
@@ -79,10 +82,11 @@ class ServerRun:
         self._failed_attempts: list[dict[str, Any]] = []
         partition = run_partition(config, self.dataset, num_partitions)
         expected = self.method.expected_reply()
+        self._examples = {k: len(indices) for k, indices in enumerate(partition)}
+        self._own_examples: Mapping[int, int] = {}
         self.rules = ReplyRules(
             arrays=expected[0],
             rotations=expected[1],
-            max_examples=max(len(indices) for indices in partition),
             max_update_norm=config.max_update_norm,
         )
         if config.resume:
@@ -97,7 +101,9 @@ class ServerRun:
             self._state.accountant.use_ledger(self.directory.path / "privacy.jsonl")
         self.partition_file = self.directory.path / "partition.npz"
         self._checkpoints = CheckpointFolder(
-            self.directory.path / "checkpoints", keep=config.keep_checkpoints
+            self.directory.path / "checkpoints",
+            keep=config.keep_checkpoints,
+            best_copy=self.directory.path / _BEST,
         )
         self.notes: list[str] = []
         """What a person should know about how the run was resumed."""
@@ -109,14 +115,26 @@ class ServerRun:
 
     def _prepare_directory(self, partition: list[np.ndarray[Any, Any]]) -> None:
         """Write all that is known before training, and so find a bad disk now."""
-        state_bytes = sum(array.nbytes for array in self.broadcast.values())
-        require_space(
-            self.directory.path, (self.config.keep_checkpoints + 5) * state_bytes
-        )
+        self._require_space()
         with disk_errors(self.partition_file):
             save_partition(self.partition_file, partition)
         self.directory.write_json("config.json", self._description())
         self._save_checkpoint(previous={})
+
+    def _require_space(self) -> None:
+        """Raise `RunError` unless all that the run will write has room."""
+        config = self.config
+        # Each checkpoint that is kept may have a best model of its own; then there are
+        # the first one's previous weights, a checkpoint under way, best, final and a
+        # temporary file.
+        states = 2 * config.keep_checkpoints + 6
+        state_bytes = len(to_safetensors(self.broadcast))
+        replies = min(config.clients_per_round, self.num_partitions)
+        expected = (*self.rules.arrays.values(), *self.rules.rotations.values())
+        reply_bytes = sum(array.nbytes for array in expected)
+        spilled = max(0, replies * reply_bytes - DEFAULT_BUDGET_BYTES)
+        there = sum(p.stat().st_size for p in self.directory.path.rglob(f"*{_SUFFIX}"))
+        require_space(self.directory.path, states * state_bytes + spilled - there)
 
     def _description(self) -> dict[str, Any]:
         return {
@@ -162,15 +180,25 @@ class ServerRun:
 
     def _restore(self) -> None:
         """Go back to the last complete checkpoint; without one, to the start."""
+        self._compare_with_stored()
         for folder in self.directory.path.glob(f"{SPILL_PREFIX}*"):
             shutil.rmtree(folder, ignore_errors=True)
         checkpoint, damages = self._checkpoints.load_latest()
         self.notes += [f"Damaged checkpoint: {damage}" for damage in damages]
         if checkpoint is None:
+            metrics = self.directory.path / "metrics.jsonl"
+            # The first checkpoint is written before the first round.
+            if metrics.is_file() and (content := metrics.read_bytes()):
+                rounds = content.count(b"\n")
+                raise RunError(
+                    f"{self.directory.path} has {rounds} rounds in metrics.jsonl but "
+                    "no checkpoints; restore the folder checkpoints or start a new run"
+                )
             self.notes.append("There is no checkpoint yet: starting from round 1")
-            (self.directory.path / "metrics.jsonl").unlink(missing_ok=True)
+            self._require_space()
             self._save_checkpoint(previous={})
             return
+        self._require_space()
         intact = self._state.restore(
             checkpoint, method=self.method, directory=self.directory
         )
@@ -180,13 +208,32 @@ class ServerRun:
             self._write_best()
         self.notes.append(f"Resuming after round {self.rounds_done}")
 
+    def _compare_with_stored(self) -> None:
+        """Refuse another number of clients, and note other versions."""
+        stored = self.directory.read_json("config.json")
+        clients = stored.get("num_partitions", self.num_partitions)
+        if clients != self.num_partitions:
+            raise RunError(
+                f"{self.directory.path} was started with {clients} clients, now there "
+                f"are {self.num_partitions}; use `fedbnn resume`, or `flwr run` with "
+                f"--federation-config 'num-supernodes={clients}'"
+            )
+        own = self._description()
+        for name in ("fedbnn_version", "torch_version"):
+            if stored.get(name, own[name]) != own[name]:
+                self.notes.append(
+                    f"The run was started with {name} {stored[name]} and goes on with "
+                    f"{own[name]}: its result may differ from that of a whole run"
+                )
+
     def sample(
         self, available: Sequence[int], *, tried: Collection[int] = ()
     ) -> list[int]:
         """Return the sorted partition ids that are asked to train in the next round.
 
-        Clients in quarantine are left out as long as there are enough others. In a
-        private run this spends their privacy.
+        Clients in quarantine are left out as long as the others make a quorum; when
+        that has failed, they are let in to fill the round. In a private run this spends
+        their privacy.
 
         Parameters
         ----------
@@ -194,8 +241,10 @@ class ServerRun:
         tried : the clients of this round's earlier attempts.
         """
         wanted = self.config.clients_per_round + self.config.over_selection
+        quorum, _ = self.needed_replies(len(available))
+        needed = wanted if self._failed_attempts else quorum
         chosen = sample_clients(
-            self._state.quarantine.admitted(available, self.rounds_done, wanted),
+            self._state.quarantine.admitted(available, self.rounds_done, needed),
             wanted,
             seed=self.config.seed,
             round_index=self.rounds_done,
@@ -206,10 +255,19 @@ class ServerRun:
             self._state.accountant.record(chosen)
         return chosen
 
-    def admit_examples(self, count: int) -> None:
-        """Accept replies from a device that said it holds so many images of its own."""
-        if count > self.rules.max_examples:
-            self.rules = replace(self.rules, max_examples=count)
+    def admit_examples(self, counts: Mapping[int, int]) -> None:
+        """Note how many images of their own devices say they hold; 0 means none."""
+        self._own_examples = counts
+
+    def rules_for(self, client: int) -> ReplyRules:
+        """Return what an acceptable reply of a client looks like.
+
+        None may say it has trained on more images than it holds, and so weigh more; in
+        a private run all weigh the same.
+        """
+        held = self._own_examples.get(client) or self._examples.get(client, 0)
+        most = held if self.config.privacy == "none" else 1
+        return replace(self.rules, max_examples=most)
 
     def needed_replies(self, asked: int) -> tuple[int, int]:
         """Return (quorum, replies after which a round ends) for clients asked."""
@@ -218,8 +276,8 @@ class ServerRun:
 
     def fail_attempt(self, traffic: RoundTraffic) -> None:
         """Note an attempt below the quorum; raise `RunError` after the last one."""
-        self._failed_attempts.append(traffic.attempt())
-        self._judge_clients(traffic, good=traffic.update_norms)
+        quarantined = self._judge_clients(traffic, good=traffic.update_norms)
+        self._failed_attempts.append(traffic.attempt() | {"quarantined": quarantined})
         if len(self._failed_attempts) > self.config.max_round_retries:
             raise RunError(
                 f"round {self.rounds_done + 1} had too few usable replies in "
@@ -252,8 +310,9 @@ class ServerRun:
         prepared = prepare_replies(config, replies, traffic.update_norms, previous)
         result = self.method.combine(prepared, previous)
         combined = time.monotonic()
-        quarantined = self._judge_clients(
-            traffic, good=[reply.partition_id for reply in replies]
+        caught = {c for failed in self._failed_attempts for c in failed["quarantined"]}
+        caught |= set(
+            self._judge_clients(traffic, good=[reply.partition_id for reply in replies])
         )
         state.broadcast = result.broadcast
         state.rounds_done += 1
@@ -278,8 +337,10 @@ class ServerRun:
             "layers": layer_figures(result.layers, replies, traffic),
             **traffic.figures(replies, self._nominal),
             "failed_attempts": self._failed_attempts,
-            "quarantined": quarantined,
+            "quarantined": sorted(caught),
         }
+        if config.robust == "trimmed-mean":
+            line["trimmed"] = possible_cut(planned_cut(config), len(replies))
         if state.accountant:
             line["epsilon"] = state.accountant.epsilon()
         line |= {
@@ -299,7 +360,7 @@ class ServerRun:
 
     def _write_best(self) -> None:
         self.directory.write_state(
-            "best.safetensors", self.best.state, {"round": str(self.best.round)}
+            _BEST, self.best.state, {"round": str(self.best.round)}
         )
 
     def finish(self, *, stopped: str | None = None) -> dict[str, Any]:
@@ -312,7 +373,7 @@ class ServerRun:
         if not self.best.state and not stopped:
             raise RunError("the run ended before any model was evaluated")
         self.directory.write_state(
-            "final.safetensors", self.broadcast, {"round": str(self.rounds_done)}
+            f"final{_SUFFIX}", self.broadcast, {"round": str(self.rounds_done)}
         )
         summary: dict[str, Any] = {
             "status": "stopped" if stopped else "completed",

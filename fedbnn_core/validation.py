@@ -26,7 +26,9 @@ __all__ = [
 ]
 
 _MAX_NPY_HEADER_BYTES = 1024
-_MAX_METRIC_VALUES = 100_000
+_MAX_LAYERS = 10_000
+_SCALARS = {"num-examples", "partition-id", "round", "loss"}
+_LAYER_FIGURES = {"alpha", "beta", "lambda", "cos-phi"}
 _MAX_EXACT_INTEGER = 2**53
 _VARIANCE_SUFFIX = "running_var"
 
@@ -118,26 +120,35 @@ def _check_metrics(
     metrics: Mapping[str, object], round_index: int, partition_id: int
 ) -> tuple[float | None, dict[str, list[float]]]:
     """Return the loss and the per-layer figures."""
-    if metrics.get("round") != round_index or type(metrics["round"]) is not int:
+    unknown = metrics.keys() - _SCALARS - _LAYER_FIGURES
+    if unknown:
         raise ReplyError(
-            f"it answers round {metrics.get('round')!r}, expected {round_index}"
+            f"it holds {len(unknown)} unknown metrics, such as {min(unknown)!r:.80}"
         )
-    if metrics.get("partition-id", partition_id) != partition_id:
-        raise ReplyError(
-            f"it comes from partition {metrics['partition-id']!r}, "
-            f"expected {partition_id}"
-        )
-    layers = {k: v for k, v in metrics.items() if isinstance(v, list)}
-    count = len(metrics) + sum(len(values) for values in layers.values())
-    if count > _MAX_METRIC_VALUES:
-        raise ReplyError(f"it holds {count} figures, allowed {_MAX_METRIC_VALUES}")
-    figures = {name: [float(v) for v in values] for name, values in layers.items()}
+    answered = metrics.get("round")
+    if type(answered) is not int or answered != round_index:
+        raise ReplyError(f"it answers round {answered!r}, expected {round_index}")
+    sender = metrics.get("partition-id")
+    if type(sender) is not int or sender != partition_id:
+        raise ReplyError(f"it comes from partition {sender!r}, expected {partition_id}")
+    figures: dict[str, list[float]] = {}
+    for name in sorted(metrics.keys() & _LAYER_FIGURES):
+        values = metrics[name]
+        if not isinstance(values, list) or len(values) > _MAX_LAYERS:
+            raise ReplyError(
+                f"metric {name!r} must be a list of at most {_MAX_LAYERS} numbers, "
+                f"got {values!r:.80}"
+            )
+        figures[name] = [_finite_number(name, value) for value in values]
     loss = metrics.get("loss")
-    scalars = [] if loss is None else [("loss", loss)]
-    for name, value in [*scalars, *((k, v) for k, vs in figures.items() for v in vs)]:
-        if not isinstance(value, int | float) or not math.isfinite(value):
-            raise ReplyError(f"metric {name!r} must be a finite number, got {value!r}")
-    return None if not isinstance(loss, int | float) else float(loss), figures
+    return None if loss is None else _finite_number("loss", loss), figures
+
+
+def _finite_number(name: str, value: object) -> float:
+    # type, not isinstance: True is an int.
+    if type(value) not in (int, float) or not math.isfinite(value):  # type: ignore[arg-type]
+        raise ReplyError(f"metric {name!r} must be a finite number, got {value!r}")
+    return float(value)  # type: ignore[arg-type]
 
 
 def _check_size(rules: ReplyRules, raw: RawReply) -> int:
@@ -279,10 +290,12 @@ def _check_arrays(
         if array.dtype.kind == "f":
             _check_floats(f"{record} {name!r}", array)
         elif array.dtype.kind in "iu" and array.size:
-            largest = max(abs(int(array.min())), abs(int(array.max())))
-            if largest > _MAX_EXACT_INTEGER:
+            # They count batches, or are packed bits.
+            smallest, largest = int(array.min()), int(array.max())
+            if smallest < 0 or largest > _MAX_EXACT_INTEGER:
                 raise ReplyError(
-                    f"{record} {name!r} holds {largest}, allowed {_MAX_EXACT_INTEGER}"
+                    f"{record} {name!r} holds values from {smallest} to {largest}, "
+                    f"allowed 0 to {_MAX_EXACT_INTEGER}"
                 )
 
 

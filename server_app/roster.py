@@ -113,9 +113,9 @@ class Roster:
         self._receive(grid)
         return len(present)
 
-    def most_examples(self) -> int:
-        """Return the largest number of own images that a connected device holds."""
-        return max(self._own_examples.values(), default=0)
+    def own_examples(self) -> dict[int, int]:
+        """Return how many images of its own each partition's device says it holds."""
+        return dict(self._own_examples)
 
     def _needed(self) -> int:
         wanted = min(self.config.clients_per_round, max(1, self.num_partitions))

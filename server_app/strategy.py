@@ -22,6 +22,7 @@ from flwr.serverapp.strategy import Result, Strategy
 from fedbnn_core.aggregation import Arrays
 from fedbnn_core.errors import ReplyError
 from fedbnn_core.replies import ReplyStore, StoredReply
+from fedbnn_core.robust import planned_cut
 from fedbnn_core.run_log import DIRECTORY_PREFIX, one_line
 from fedbnn_core.run_progress import RECENT_ROUNDS
 from fedbnn_core.server_run import ServerRun
@@ -34,6 +35,11 @@ from server_app.roster import Roster
 __all__ = ["FedBNNStrategy", "to_record"]
 
 _TTL_MARGIN_SECONDS = 60.0
+_REPLY_RECORDS = {
+    "arrays": ArrayRecord,
+    "rotations": ArrayRecord,
+    "metrics": MetricRecord,
+}
 
 
 class FedBNNStrategy(Strategy):
@@ -77,7 +83,7 @@ class FedBNNStrategy(Strategy):
     ) -> Iterable[Message]:
         """Return one message per sampled client: weights and the round's clock."""
         self.roster.update(grid)
-        self.run.admit_examples(self.roster.most_examples())
+        self.run.admit_examples(self.roster.own_examples())
         chosen = self.run.sample(list(self.roster.node_of_partition), tried=self._tried)
         self._tried |= set(chosen)
         order = ConfigRecord(
@@ -159,6 +165,14 @@ class FedBNNStrategy(Strategy):
                 return None
             line = self.run.finish_round(store.in_partition_order(), traffic)
         self._tried.clear()
+        planned = planned_cut(self.run.config)
+        if line.get("trimmed", planned) < planned:
+            log(
+                WARNING,
+                "Round %d: %d replies are too few to cut %d of them at each end, as "
+                "trim-fraction asks for; %d were cut",
+                *(server_round, len(line["clients"]), planned, line["trimmed"]),
+            )
         self._lines = [*self._lines, line][-RECENT_ROUNDS:]
         log(INFO, round_line(self._lines))
         return to_record(self.run.broadcast)
@@ -179,8 +193,10 @@ class FedBNNStrategy(Strategy):
             raise ReplyError(
                 f"error {reply.error.code}: {reason[-1] if reason else 'no reason'}"
             )
+        if partition not in self._traffic.asked:
+            raise ReplyError("it comes from a node that was not asked")
         judged = judge(
-            self.run.rules,
+            self.run.rules_for(partition),
             _raw_reply(reply),
             broadcast=self.run.broadcast,
             round_index=server_round - 1,
@@ -240,12 +256,17 @@ def record_bytes(record: ArrayRecord) -> int:
 
 
 def _raw_reply(reply: Message) -> RawReply:
-    records = reply.content.array_records
-    metrics = reply.content.metric_records.get("metrics", MetricRecord())
+    content = reply.content
+    kinds = {name: type(record) for name, record in content.items()}
+    if kinds != _REPLY_RECORDS:
+        raise ReplyError(
+            f"it must hold the records {', '.join(_REPLY_RECORDS)}, got "
+            + ", ".join(f"{kind.__name__} {name!r}" for name, kind in kinds.items())
+        )
     return RawReply(
-        arrays=_raw_arrays(records.get("arrays", ArrayRecord())),
-        rotations=_raw_arrays(records.get("rotations", ArrayRecord())),
-        metrics=dict(metrics),
+        arrays=_raw_arrays(content.array_records["arrays"]),
+        rotations=_raw_arrays(content.array_records["rotations"]),
+        metrics=dict(content.metric_records["metrics"]),
     )
 
 

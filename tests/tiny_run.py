@@ -117,7 +117,7 @@ def run_to_end(data, runs, resumed, ready, die_at_sync):
             os.kill(os.getpid(), signal.SIGKILL)
         sync(handle)
 
+    os.fsync = fatal_sync
     federation = TinyFederation(tiny_config(data, runs, resume=resumed))
     ready.set()
-    os.fsync = fatal_sync
     federation.to_end()

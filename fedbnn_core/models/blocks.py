@@ -6,11 +6,18 @@ float64 and rounds once, as the packed runtime does; training keeps float32.
 """
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedbnn_core.layers import BinaryOptions, RotatedBinaryConv2d
 
-__all__ = ["ChannelLayerNorm", "StemConv2d", "convolution", "normal_init"]
+__all__ = [
+    "ChannelLayerNorm",
+    "StemConv2d",
+    "StridedPointwiseConv2d",
+    "convolution",
+    "normal_init",
+]
 
 
 def convolution(
@@ -39,7 +46,9 @@ def convolution(
             clamp=clamp,
             options=options,
         )
-    return nn.Conv2d(
+    strided_pointwise = kernel_size == 1 and padding == 0 and stride > 1
+    kind = StridedPointwiseConv2d if strided_pointwise else nn.Conv2d
+    return kind(
         in_channels,
         out_channels,
         kernel_size,
@@ -61,6 +70,21 @@ def normal_init(model: nn.Module, std: float = 0.01) -> None:
             nn.init.normal_(module.weight, std=std)
             if module.bias is not None:
                 nn.init.zeros_(module.bias)
+
+
+class StridedPointwiseConv2d(nn.Conv2d):
+    """A 1x1 convolution of every stride-th pixel.
+
+    It takes these pixels out first: left to itself, oneDNN's AVX2 kernel writes beyond
+    its buffers where there are fewer than eight channels (torch 2.13).
+    """
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Return the convolution of the pixels that count."""
+        rows, columns = self.stride
+        return F.conv2d(
+            input[:, :, ::rows, ::columns], self.weight, self.bias, groups=self.groups
+        )
 
 
 class StemConv2d(nn.Conv2d):

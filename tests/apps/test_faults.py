@@ -5,10 +5,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from flwr.app import Array
+from flwr.app import Array, ArrayRecord, ConfigRecord
 
 from fedbnn_core.errors import RunError
 from fedbnn_core.run_directory import RunDirectory
+from fedbnn_core.server_run import ServerRun
+from server_app.roster import Roster
+from server_app.strategy import FedBNNStrategy, to_record
 from tests.apps.local_grid import LocalGrid, error_reply, run_server
 from tests.tiny_run import CLIENTS, tiny_config, write_data
 
@@ -22,10 +25,18 @@ def data(tmp_path_factory):
 def federate(data, tmp_path):
     """Return a function that runs a federation and returns its directory and grid."""
 
-    def run(*, fault=None, order=None, models=None, stops=False, **overrides):
+    def run(
+        *,
+        fault=None,
+        order=None,
+        models=None,
+        stops=False,
+        clients=CLIENTS,
+        **overrides,
+    ):
         settings = {"num_server_rounds": 3, "client_threads": 1} | overrides
         config = tiny_config(data, tmp_path, **settings).to_mapping()
-        grid = LocalGrid(CLIENTS, config, fault=fault, order=order, models=models)
+        grid = LocalGrid(clients, config, fault=fault, order=order, models=models)
         before = set(tmp_path.glob("2*"))
         if stops:
             with pytest.raises(RunError):
@@ -50,6 +61,11 @@ def with_arrays(reply, change):
     return reply
 
 
+def with_record(reply, name, record):
+    reply.content[name] = record
+    return reply
+
+
 def test_result_does_not_depend_on_the_order_of_arrival(federate):
     first, _ = federate()
     second, _ = federate(order=lambda partition: -partition)
@@ -62,31 +78,44 @@ def test_result_does_not_depend_on_the_order_of_arrival(federate):
     ]
 
 
-def test_bad_replies_are_named_and_the_round_goes_on(federate):
+@pytest.mark.parametrize("method", ["fedbnn", "fedavg"])
+def test_bad_replies_are_named_and_the_round_goes_on(federate, method):
     spoilt = {
         0: lambda reply: with_arrays(reply, lambda a: np.full_like(a, np.nan)),
         1: lambda reply: with_arrays(reply, lambda a: a[:1]),
         2: lambda reply: error_reply(reply, 2, "out of memory"),
         3: lambda reply: error_reply(reply, 5, "Node Unavailable", from_superlink=True),
+        4: lambda reply: error_reply(reply, 2, "x" * 1_000_000),
+        5: lambda reply: with_record(reply, "extra", ArrayRecord([np.ones(10**6)])),
+        6: lambda reply: with_record(reply, "note", ConfigRecord({"a": "x" * 10**6})),
+        7: lambda reply: with_record(reply, "rotations", ConfigRecord({"a": "x"})),
     }
     reasons = {
         0: "values that are not finite",
         1: "must be float32",
         2: "error 2: out of memory",
         3: "error 5: Node Unavailable",
+        4: "error 2: xxx",
+        5: "got ArrayRecord 'arrays', ArrayRecord 'rotations', MetricRecord 'metrics', "
+        "ArrayRecord 'extra'",
+        6: "ConfigRecord 'note'",
+        7: "ConfigRecord 'rotations'",
     }
 
     def fault(partition, round_index, reply):
         bad = round_index == 1 and partition in spoilt
         return spoilt[partition](reply) if bad else reply
 
-    directory, _ = federate(fault=fault, clients_per_round=CLIENTS)
+    directory, _ = federate(
+        fault=fault, clients=10, clients_per_round=10, quorum=0.2, method=method
+    )
     line = directory.read_metrics()[1]
-    assert line["clients"] == [4, 5, 6, 7]
-    assert line["asked"] == list(range(CLIENTS))
+    assert line["clients"] == [8, 9]
+    assert line["asked"] == list(range(10))
     assert {entry["client"] for entry in line["rejected"]} == set(spoilt)
     for entry in line["rejected"]:
         assert reasons[entry["client"]] in entry["reason"]
+        assert len(entry["reason"]) <= 300
     assert directory.read_json("summary.json")["status"] == "completed"
 
 
@@ -99,6 +128,26 @@ def test_answer_to_an_earlier_round_does_not_count(federate):
     directory, _ = federate(fault=fault, clients_per_round=CLIENTS)
     (entry,) = directory.read_metrics()[1]["rejected"]
     assert entry == {"client": 2, "reason": "it answers round 0, expected 1"}
+
+
+def test_reply_of_a_node_that_was_not_asked_does_not_count(data, tmp_path):
+    config = tiny_config(data, tmp_path, client_threads=1)
+    grid = LocalGrid(CLIENTS, config.to_mapping())
+    roster = Roster(config)
+    roster.update(grid)
+    strategy = FedBNNStrategy(ServerRun(config, CLIENTS), roster)
+    arrays = to_record(strategy.run.broadcast)
+    messages = strategy.configure_train(1, arrays, ConfigRecord(), grid)
+    ids = grid.push_messages(messages)
+    replies = [grid.pull_messages([message_id])[0] for message_id in ids]
+    stranger = replies[0]
+    stranger.metadata.__dict__["_src_node_id"] = 999
+    del stranger.content["metrics"]["partition-id"]
+    strategy.aggregate_train(1, replies)
+    (line,) = strategy.run.directory.read_metrics()
+    assert len(line["clients"]) == 2
+    reason = "it comes from a node that was not asked"
+    assert line["rejected"] == [{"client": -1, "reason": reason}]
 
 
 def test_stragglers_are_left_behind_at_the_deadline(federate):
@@ -210,7 +259,8 @@ def test_resume_takes_the_stored_config_on_server_and_clients(federate):
     assert hashes(resumed) == hashes(clean)
 
 
-def test_client_that_keeps_sending_nonsense_is_left_out(federate):
+@pytest.mark.parametrize("clients_per_round", [7, CLIENTS])
+def test_client_that_keeps_sending_nonsense_is_left_out(federate, clients_per_round):
     def fault(partition, round_index, reply):
         if partition == 2:
             return with_arrays(reply, lambda a: np.full_like(a, np.inf))
@@ -218,7 +268,7 @@ def test_client_that_keeps_sending_nonsense_is_left_out(federate):
 
     directory, _ = federate(
         fault=fault,
-        clients_per_round=7,
+        clients_per_round=clients_per_round,
         num_server_rounds=7,
         quarantine_after=2,
         quarantine_rounds=2,
@@ -264,6 +314,35 @@ def test_private_run_tells_its_epsilon(federate):
     for line in directory.read_metrics():
         assert line["train_loss"] is None
         assert line["examples"] == len(line["clients"]) == 3
+
+
+def test_client_that_claims_more_images_than_it_has_is_rejected(federate):
+    def fault(partition, round_index, reply):
+        if partition == 5:
+            reply.content["metrics"]["num-examples"] = 100
+        return reply
+
+    for settings, bound in ({}, 8), ({"privacy": "local"}, 1):
+        if settings:
+            pytest.importorskip("dp_accounting")
+        directory, _ = federate(
+            fault=fault, clients_per_round=CLIENTS, num_server_rounds=1, **settings
+        )
+        (entry,) = directory.read_metrics()[0]["rejected"]
+        reason = f"num-examples must be an integer in 1..{bound}, got 100"
+        assert entry == {"client": 5, "reason": reason}
+
+
+def test_trimmed_mean_of_too_few_replies_is_told(federate):
+    def fault(partition, round_index, reply):
+        lost = round_index == 1 and partition < 4
+        return error_reply(reply, 2, "lost") if lost else reply
+
+    directory, _ = federate(
+        fault=fault, clients_per_round=CLIENTS, robust="trimmed-mean", trim_fraction=0.2
+    )
+    # A fifth of eight clients is two; of four values only one can go at each end.
+    assert [line["trimmed"] for line in directory.read_metrics()] == [2, 1, 2]
 
 
 @pytest.mark.parametrize("rule", ["clip", "median", "trimmed-mean"])

@@ -11,7 +11,7 @@ from torch import nn
 from fedbnn_core.errors import ConfigError
 from fedbnn_core.layers import BinaryOptions, binary_layers, deployed, hardtanh
 from fedbnn_core.models import MODELS, ModelSpec, build_model
-from fedbnn_core.models.blocks import ChannelLayerNorm, StemConv2d
+from fedbnn_core.models.blocks import ChannelLayerNorm, StemConv2d, convolution
 from fedbnn_core.models.convnext import ConvNeXtBlock
 
 # model, input shape, classes, w, R1 and R2 (baselines.md 5.2).
@@ -376,3 +376,14 @@ def test_a_model_needs_two_classes() -> None:
 def test_cnn4_refuses_images_that_it_cannot_halve(shape: tuple[int, int, int]) -> None:
     with pytest.raises(ConfigError, match="at least 16x16"):
         build_model(ModelSpec("cnn4", shape, 10))
+
+
+@pytest.mark.parametrize("groups", [1, 3])
+def test_strided_pointwise_float_convolution_equals_torch(groups: int) -> None:
+    torch.manual_seed(0)
+    layer = convolution(9, 12, 1, stride=2, groups=groups, bias=True, binary=False)
+    assert isinstance(layer, nn.Conv2d)
+    x = torch.randn(2, 9, 7, 6)
+    plain = F.conv2d(x, layer.weight, layer.bias, stride=2, groups=groups)
+    torch.testing.assert_close(layer(x), plain)
+    assert set(layer.state_dict()) == {"weight", "bias"}

@@ -1,5 +1,7 @@
 """The store of a round's replies: order, memory budget, clean-up."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -44,6 +46,30 @@ def test_replies_beyond_the_budget_wait_in_files(tmp_path):
             assert stored.array("s").shape == ()
         assert len(list(tmp_path.rglob("*.npy"))) == 4
     assert list(tmp_path.iterdir()) == []
+
+
+def test_odd_layouts_come_back_from_files(tmp_path):
+    arrays = {
+        "fortran": np.asfortranarray(np.arange(6.0).reshape(2, 3)),
+        "strided": np.arange(20, dtype=np.int64)[::3],
+        "empty": np.zeros((0, 3), np.float32),
+        "scalar": np.array(2.5, np.float32),
+    }
+    with ReplyStore(folder=tmp_path, budget_bytes=-1) as store:
+        store.add(StoredReply(0, 1, arrays))
+        (stored,) = store.in_partition_order()
+        for name, array in arrays.items():
+            np.testing.assert_array_equal(stored.array(name), array, strict=True)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="stands in for a full disk")
+def test_full_disk_is_told(tmp_path):
+    with ReplyStore(folder=tmp_path, budget_bytes=0) as store:
+        store.add(reply(0, 1.0))
+        (folder,) = tmp_path.iterdir()
+        (folder / "2.npy").symlink_to("/dev/full")
+        with pytest.raises(RunError, match=r"No space left on device; free some space"):
+            store.add(reply(1, 1.0, size=10**6))
 
 
 def test_unwritable_folder_is_told(tmp_path):

@@ -10,6 +10,7 @@ from fedbnn_core.robust import (
     clip_replies,
     combination_rule,
     median_array,
+    planned_cut,
     trimmed_mean_array,
 )
 from fedbnn_core.validation import update_norm
@@ -36,13 +37,24 @@ def test_median_is_numpys_median(size, count):
     np.testing.assert_allclose(got, np.median(np.stack(arrays), axis=0), rtol=1e-6)
 
 
-@pytest.mark.parametrize(("count", "fraction", "cut"), [(10, 0.2, 2), (9, 0.25, 2)])
-def test_trimmed_mean_cuts_both_ends(count, fraction, cut):
+@pytest.mark.parametrize(
+    ("count", "planned", "cut"), [(10, 2, 2), (9, 2, 2), (4, 2, 1), (2, 2, 0)]
+)
+def test_trimmed_mean_cuts_both_ends(count, planned, cut):
     arrays = random_arrays(count, 50)
-    got = trimmed_mean_array(arrays, [1 / count] * count, fraction=fraction)
+    got = trimmed_mean_array(arrays, [1 / count] * count, cut=planned)
     for index in range(50):
         values = sorted(float(array[index]) for array in arrays)[cut : count - cut]
         assert got[index] == pytest.approx(sum(values) / len(values), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("fraction", "clients", "cut"),
+    [(0.2, 10, 2), (0.1, 30, 3), (0.25, 10, 3), (0.2, 3, 1), (0.0, 10, 0)],
+)
+def test_cut_is_a_share_of_the_planned_clients_rounded_up(fraction, clients, cut):
+    settings = {"trim_fraction": fraction, "clients_per_round": clients}
+    assert planned_cut(config(**settings)) == cut
 
 
 def test_integers_stay_integers():
@@ -138,6 +150,18 @@ def replies_under_attack(method, broadcast, *, attackers=2, count=10, seed=0):
 
 def cosine(a, b):
     return float((a * b).sum() / np.linalg.norm(a) / np.linalg.norm(b))
+
+
+@pytest.mark.parametrize("rule", ["median", "trimmed-mean"])
+@pytest.mark.parametrize("count", [9, 8, 5])
+def test_attackers_do_not_gain_by_honest_clients_that_drop_out(rule, count):
+    """Ten are planned for and two are hostile; up to five of the others are lost."""
+    method = create_method(config(robust=rule), (1, 28, 28), 10)
+    broadcast = method.initial_broadcast()
+    replies, truth = replies_under_attack(method, broadcast, count=count)
+    key = "convs.2.weight"
+    learnt = method.combine(replies, broadcast).broadcast[key] - broadcast[key]
+    assert cosine(learnt, truth[key]) > 0.8
 
 
 @pytest.mark.parametrize("rule", ["none", "clip", "median", "trimmed-mean"])

@@ -80,7 +80,7 @@ def test_metrics_are_cut_back_to_a_position(tmp_path):
     with (tmp_path / "metrics.jsonl").open("a") as file:
         file.write('{"round": 4, "los')  # the process died here
     resumed = RunDirectory(tmp_path)
-    assert resumed.rewind_metrics(position)
+    assert resumed.rewind_metrics(position, 2)
     assert [line["round"] for line in resumed.read_metrics()] == [0, 1, 2]
     assert resumed.metrics_position() == position
 
@@ -89,10 +89,16 @@ def test_changed_metrics_are_noticed_and_kept(tmp_path):
     directory = RunDirectory(tmp_path)
     directory.append_metrics({"round": 1})
     position = directory.metrics_position()
-    (tmp_path / "metrics.jsonl").write_text('{"round": 9}\n{"cut')
+    changed = '{"round": 1, "loss": 0}\n{"note": 1}\n{"round": 2}\n{"round": 3}\n{"cut'
+    (tmp_path / "metrics.jsonl").write_text(changed)
     resumed = RunDirectory(tmp_path)
-    assert not resumed.rewind_metrics(position)
-    assert resumed.read_metrics() == [{"round": 9}]
+    # The checkpoint is that of round 2: round 3 will be done again.
+    assert not resumed.rewind_metrics(position, 2)
+    assert resumed.read_metrics() == [
+        {"round": 1, "loss": 0},
+        {"note": 1},
+        {"round": 2},
+    ]
 
 
 def test_second_writer_is_refused_until_the_first_ends(tmp_path):

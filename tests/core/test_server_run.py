@@ -1,11 +1,15 @@
 """The server's half of a run: retries, stopping, resuming, notes."""
 
+import json
+import os
 import shutil
 
 import pytest
 
+from fedbnn_core import server_run
 from fedbnn_core.errors import ConfigError, RunError
 from fedbnn_core.privacy import ClientAccountant
+from fedbnn_core.run_evaluation import BestModel
 from fedbnn_core.server_run import ServerRun, stored_config
 from fedbnn_core.traffic import RoundTraffic
 from tests.tiny_run import CLIENTS, TinyFederation, tiny_config, write_data
@@ -58,11 +62,60 @@ def test_damaged_checkpoint_is_noted_and_the_one_before_used(
     assert federation.to_end()["final_sha256"] == interrupted[1]["final_sha256"]
 
 
-def test_run_without_checkpoint_starts_again(data, interrupted, stopped):
+@pytest.mark.parametrize("part", ["previous", "best"])
+def test_damage_that_does_not_matter_is_noted(data, interrupted, stopped, part):
+    manifest = json.loads((stopped / "checkpoints" / "round-000003.json").read_text())
+    path = stopped / "checkpoints" / manifest["files"][part]["name"]
+    path.write_bytes(path.read_bytes()[:-1])
+    federation = resume(data, stopped)
+    assert path.name in federation.run.notes[0]
+    assert federation.run.notes[1] == "Resuming after round 3"
+    summary = federation.to_end()
+    for key in ("best_sha256", "final_sha256", "best_round"):
+        assert summary[key] == interrupted[1][key]
+
+
+def test_run_that_had_no_round_yet_starts_again(data, interrupted, stopped):
     shutil.rmtree(stopped / "checkpoints")
+    (stopped / "metrics.jsonl").unlink()
     federation = resume(data, stopped)
     assert "starting from round 1" in federation.run.notes[0]
     assert federation.to_end()["final_sha256"] == interrupted[1]["final_sha256"]
+
+
+def test_lost_checkpoints_are_told_and_the_metrics_kept(data, stopped):
+    (stopped / "checkpoints").rename(stopped.parent / "away")
+    before = (stopped / "metrics.jsonl").read_bytes()
+    with pytest.raises(RunError, match=r"has 3 rounds in metrics\.jsonl but no check"):
+        resume(data, stopped)
+    assert (stopped / "metrics.jsonl").read_bytes() == before
+
+
+def test_changed_metrics_do_not_get_a_round_twice(data, stopped):
+    path = stopped / "checkpoints" / "weights-000003.safetensors"
+    path.write_bytes(b"")
+    metrics = stopped / "metrics.jsonl"
+    metrics.write_text(metrics.read_text().replace("{", "{ ", 1))
+    federation = resume(data, stopped)
+    assert "metrics.jsonl was changed since the checkpoint" in federation.run.notes
+    federation.to_end()
+    rounds = [line["round"] for line in federation.run.directory.read_metrics()]
+    assert rounds == [1, 2, 3, 4, 5]
+
+
+def test_another_number_of_clients_is_refused(data, stopped):
+    config = tiny_config(data, stopped.parent, resume=str(stopped))
+    with pytest.raises(RunError, match=r"with 8 clients.* are 2; .*num-supernodes=8"):
+        TinyFederation(config, clients=2)
+
+
+def test_other_versions_are_noted(data, stopped):
+    path = stopped / "config.json"
+    stored = json.loads(path.read_text())
+    path.write_text(json.dumps(stored | {"torch_version": "1.0"}))
+    notes = resume(data, stopped).run.notes
+    assert "started with torch_version 1.0 and goes on with" in notes[0]
+    assert len(notes) == 2
 
 
 def test_elapsed_time_goes_on(data, stopped):
@@ -148,3 +201,105 @@ def test_methods_without_private_mode_are_refused(data, tmp_path):
     pytest.importorskip("dp_accounting")
     with pytest.raises(ConfigError, match="has no private mode"):
         ServerRun(tiny_config(data, tmp_path, method="fedbat", privacy="local"), 8)
+
+
+def test_no_client_claims_more_images_than_it_holds(data, tmp_path):
+    uneven = {"partition": "dirichlet", "min_partition_size": 1}
+    federation = TinyFederation(tiny_config(data, tmp_path, **uneven))
+    run, sizes = federation.run, [len(part) for part in federation.partition]
+    assert len(set(sizes)) > 1
+    # Client 2's device has images of its own, and so has one added to the fleet.
+    run.admit_examples({1: 0, 2: 1_000_000, 11: 40})
+    bounds = [run.rules_for(client).max_examples for client in range(CLIENTS)]
+    assert bounds == [*sizes[:2], 1_000_000, *sizes[3:]]
+    assert run.rules_for(11).max_examples == 40
+    assert run.rules_for(12).max_examples == 0
+
+
+def test_all_clients_of_a_private_run_weigh_the_same(data, tmp_path):
+    pytest.importorskip("dp_accounting")
+    run = ServerRun(tiny_config(data, tmp_path, privacy="local"), CLIENTS)
+    run.admit_examples({3: 1_000_000})
+    assert {run.rules_for(client).max_examples for client in range(CLIENTS)} == {1}
+
+
+def used_bytes(path):
+    files = [*path.rglob("*.safetensors"), *path.rglob("*.tmp")]
+    return sum(file.stat().st_size for file in files)
+
+
+@pytest.mark.parametrize("keep", [1, 3])
+def test_space_is_enough_when_every_round_is_the_best(
+    data, tmp_path, monkeypatch, keep
+):
+    asked, used = [], []
+    monkeypatch.setattr(
+        server_run, "require_space", lambda path, size: asked.append(size)
+    )
+    federation = TinyFederation(
+        tiny_config(data, tmp_path, keep_checkpoints=keep, num_server_rounds=6)
+    )
+    run = federation.run
+    score = run._evaluation.score_candidates
+
+    def always_better(candidates, round_number, best):
+        return score(candidates, round_number, BestModel())
+
+    monkeypatch.setattr(run._evaluation, "score_candidates", always_better)
+    sync = os.fsync
+
+    def watched(handle):
+        sync(handle)
+        used.append(used_bytes(run.directory.path))
+
+    monkeypatch.setattr(os, "fsync", watched)
+    federation.to_end()
+    (space,) = asked
+    # Headers of files are not in the estimate to the byte.
+    assert 0.6 * space < max(used) <= space
+
+
+def test_replies_that_wait_on_disk_need_room_too(data, tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr(
+        server_run, "require_space", lambda path, size: asked.append(size)
+    )
+    run = ServerRun(tiny_config(data, tmp_path), CLIENTS)
+    reply = sum(
+        array.nbytes for part in run.method.expected_reply() for array in part.values()
+    )
+    # Three clients per round: two replies in memory, one on disk.
+    monkeypatch.setattr(server_run, "DEFAULT_BUDGET_BYTES", 2 * reply)
+    ServerRun(tiny_config(data, tmp_path), CLIENTS)
+    assert asked[1] - asked[0] == reply
+
+
+def test_full_disk_is_found_before_a_run_goes_on(data, stopped, monkeypatch):
+    usage = shutil.disk_usage(stopped)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=0))
+    with pytest.raises(RunError, match=r"only 0\.0 MB are free"):
+        resume(data, stopped)
+
+
+def test_clients_caught_in_a_failed_attempt_are_told(data, tmp_path):
+    settings = {"quarantine_after": 1, "clients_per_round": CLIENTS}
+    federation = TinyFederation(tiny_config(data, tmp_path, **settings))
+    traffic = RoundTraffic(asked=federation.run.sample(range(CLIENTS)))
+    for client in (6, 2):
+        traffic.reject(client, "broken")
+    federation.run.fail_attempt(traffic)
+    line = federation.round()
+    assert line["quarantined"] == [2, 6]
+    assert line["failed_attempts"][0]["quarantined"] == [6, 2]
+    # In the repeated round all were let in; afterwards the two are left out.
+    assert line["asked"] == list(range(CLIENTS))
+
+
+def test_quarantine_holds_where_all_clients_are_asked(data, tmp_path):
+    settings = {"quarantine_after": 1, "clients_per_round": CLIENTS, "quorum": 0.5}
+    run = ServerRun(tiny_config(data, tmp_path, **settings), CLIENTS)
+    run._state.quarantine.record(0, good=[], bad=[3])
+    assert run.sample(range(CLIENTS)) == [0, 1, 2, 4, 5, 6, 7]
+    # Four are the quorum of eight: two of five come back.
+    run._state.quarantine.record(0, good=[], bad=[0, 1, 2, 4, 5])
+    assert run.sample(range(CLIENTS)) == [0, 1, 6, 7]
