@@ -276,8 +276,7 @@ class ServerRun:
             "lr": config.learning_rate(round_index),
             "t": Sharpness.at(round_index, config.num_server_rounds, 0, 1).t,
             "layers": layer_figures(result.layers, replies, traffic),
-            **traffic.figures(replies, self._nominal),
-            "failed_attempts": self._failed_attempts,
+            **traffic.figures(replies, self._nominal, self._failed_attempts),
             "quarantined": quarantined,
         }
         if state.accountant:

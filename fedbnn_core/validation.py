@@ -67,8 +67,6 @@ class JudgedReply:
     """What is combined."""
     update_norm: float
     """L2 norm of (reply - broadcast)."""
-    size_bytes: int
-    """Bytes of its arrays as they travelled."""
     loss: float | None = None
     """Training loss, if it was sent."""
     layer_metrics: dict[str, list[float]] = field(default_factory=dict)
@@ -100,7 +98,7 @@ def judge(
     """
     try:
         loss, layer_metrics = _check_metrics(raw.metrics, round_index, partition_id)
-        size_bytes = _check_size(rules, raw)
+        _check_size(rules, raw)
         arrays = _decode("arrays", rules.arrays, raw.arrays)
         rotations = _decode("rotations", rules.rotations, raw.rotations)
         num_examples = raw.metrics.get("num-examples")
@@ -111,7 +109,7 @@ def judge(
         raise ReplyError(f"malformed reply: {error!r:.200}") from error
     assert isinstance(num_examples, int)  # noqa: S101  check_reply saw to it
     reply = StoredReply(partition_id, num_examples, arrays | rotations)
-    return JudgedReply(reply, norm, size_bytes, loss, layer_metrics)
+    return JudgedReply(reply, norm, loss, layer_metrics)
 
 
 def _check_metrics(
@@ -140,7 +138,7 @@ def _check_metrics(
     return None if not isinstance(loss, int | float) else float(loss), figures
 
 
-def _check_size(rules: ReplyRules, raw: RawReply) -> int:
+def _check_size(rules: ReplyRules, raw: RawReply) -> None:
     """Bound the bytes before anything is decoded."""
     expected = {**rules.arrays, **rules.rotations}.values()
     allowed = sum(array.nbytes + _MAX_NPY_HEADER_BYTES for array in expected)
@@ -148,7 +146,6 @@ def _check_size(rules: ReplyRules, raw: RawReply) -> int:
     size = sum(len(data) for data in received)
     if size > allowed:
         raise ReplyError(f"it has {size} bytes of arrays, allowed {allowed}")
-    return size
 
 
 def _decode(
