@@ -6,7 +6,7 @@ a `ReplyError` with the reason and the figure, never in another exception.
 
 import io
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -45,6 +45,8 @@ class ReplyRules:
     """Largest |R^T R - I| accepted."""
     max_update_norm: float = math.inf
     """Largest L2 norm of (reply - broadcast) over all float arrays."""
+    measure_update: Callable[[Arrays, Arrays], float] | None = None
+    """Norm of what a method's arrays stand for; None: `update_norm` of them."""
 
 
 @dataclass(frozen=True)
@@ -213,7 +215,7 @@ def check_reply(
                 f"rotation {name!r} is not orthogonal: |R^T R - I| = {error:.2g}, "
                 f"allowed {rules.orthogonality_tolerance:g}"
             )
-    norm = update_norm(arrays, broadcast or {})
+    norm = (rules.measure_update or update_norm)(dict(arrays), dict(broadcast or {}))
     if not norm <= rules.max_update_norm:
         raise ReplyError(
             f"the norm of its update is {norm:.4g}, allowed {rules.max_update_norm:g}"

@@ -100,14 +100,15 @@ def plan(
     runs_folder : the runs lie in ``<runs_folder>/<recipe>/<scale>``.
     rows : names of rows; by default all methods and no ablation.
     seeds : by default those of the recipe.
-    ablations : run the ablations, and FedBNN itself with the same seeds.
+    ablations : run the ablations, and the methods they vary with the same seeds.
     overrides : further config keys; with another value a run is another run.
     """
     chosen_scale = recipe.scale(scale)
     if rows:
         chosen = [recipe.row(name) for name in rows]
     elif ablations:
-        chosen = [r for r in recipe.rows if r.is_ablation or r.name == "fedbnn"]
+        varied = {row.method for row in recipe.rows if row.is_ablation}
+        chosen = [r for r in recipe.rows if r.is_ablation or r.method in varied]
     else:
         chosen = [row for row in recipe.rows if not row.is_ablation]
     overrides = dict(overrides or {})

@@ -19,6 +19,7 @@ from fedbnn_core.robust import combination_rule
 from fedbnn_core.seeding import derive_seed
 from fedbnn_core.traffic import PerClientBytes
 from fedbnn_core.training import LocalTask, prefer_channels_last
+from fedbnn_core.validation import update_norm
 
 __all__ = [
     "ClientUpdate",
@@ -81,6 +82,8 @@ class RoundResult:
 class Method(ABC):
     """One federated method for one run."""
 
+    title: str
+    """Its name as people write it."""
     binary: bool
     """Whether it trains the binary net or the float twin."""
     private = False
@@ -150,6 +153,16 @@ class Method(ABC):
     @abstractmethod
     def expected_reply(self) -> tuple[Arrays, Arrays]:
         """Return (arrays, rotations) with the keys, shapes and dtypes of a reply."""
+
+    def update_norm(self, arrays: Arrays, broadcast: Arrays) -> float:
+        """Return the L2 norm of the update that a reply's arrays stand for.
+
+        Raises
+        ------
+        ReplyError
+            The values are not ones that the method's clients can send.
+        """
+        return update_norm(arrays, broadcast)
 
     @abstractmethod
     def train(

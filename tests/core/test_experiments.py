@@ -181,6 +181,11 @@ def test_plan_runs_all_methods_seed_by_seed(tmp_path):
         *(("fedbnn", 1), ("no-alignment", 1)),
         *(("fedbnn", 5), ("no-alignment", 5)),
     ]
+    # An ablation of another method is compared with that method.
+    other = small_recipe(tmp_path, "[ablations.slow]\nmethod = 'fedmud'")
+    assert names(plan(other, "short", tmp_path, ablations=True, seeds=[1])) == [
+        *(("fedmud", 1), ("fedbnn", 1), ("no-alignment", 1), ("slow", 1)),
+    ]
     assert names(plan(recipe, "short", tmp_path, rows=["fedmud"], seeds=[7])) == [
         ("fedmud", 7)
     ]
