@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -146,6 +146,10 @@ class Method(ABC):
         extra = sum(array.size for array in self.expected_reply()[1].values())
         return PerClientBytes(up=4 * (trained + extra), down=4 * trained)
 
+    def paper_memory_extra(self) -> int:
+        """Return the numbers that the paper's memory rule counts beyond the model's."""
+        return 0
+
     def initial_broadcast(self) -> Arrays:
         """Return the state sent out in the first round."""
         return state_arrays(self.initial_model())
@@ -215,9 +219,13 @@ class FloatMethod(Method):
 
     def final_variants(self, model: nn.Module) -> dict[str, nn.Module]:
         """Return the model binarized after training (baselines.md section 4)."""
+        with torch.device("meta"):
+            twin = build_model(replace(self.spec, binary=True))
+        # What stays float in the binary twin stays so here.
+        keep = [n for n, part in twin.named_modules() if isinstance(part, nn.Conv2d)]
         return {
-            "ptb": binarize_float_model(model, norm="l2"),
-            "ptb_l1": binarize_float_model(model, norm="l1"),
+            "ptb": binarize_float_model(model, norm="l2", keep=keep),
+            "ptb_l1": binarize_float_model(model, norm="l1", keep=keep),
         }
 
 

@@ -84,6 +84,12 @@ class FedMUD(FloatMethod):
         )
         return PerClientBytes(up=4 * trained, down=4 * trained + 8)
 
+    def paper_memory_extra(self) -> int:
+        """Count trained and frozen factors, which the paper does for CNN4 only."""
+        if self.config.model != "cnn4":
+            return 0
+        return 2 * sum(blocks.trained for blocks in self._blocks.values())
+
     def update_norm(self, arrays: Arrays, broadcast: Arrays) -> float:
         """Count D - D_0, which is linear in the factors, and all else as it is."""
         frozen = self._frozen(broadcast)
