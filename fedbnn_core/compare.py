@@ -13,7 +13,7 @@ from fedbnn_core.errors import RunError
 from fedbnn_core.methods import create_method
 from fedbnn_core.run_directory import RunDirectory
 
-__all__ = ["RunFigures", "as_csv", "gaps", "read_run"]
+__all__ = ["RunFigures", "as_csv", "different_data", "gaps", "read_run"]
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,8 @@ class RunFigures:
     name: str
     """The run directory's name."""
     method: str
+    binary: bool
+    """Whether its model is binary without further ado."""
     model: str
     dataset: str
     partition: str
@@ -31,7 +33,7 @@ class RunFigures:
     """Share of the test half, 0 to 1."""
     test_images: int
     ptb_test_accuracy: float | None
-    """After post-training binarization; None for a 1-bit method."""
+    """After post-training binarization; None if it was not scored so."""
     best_round: int
     bytes_up: int
     """All rounds and clients, as travelled."""
@@ -59,11 +61,16 @@ class RunFigures:
 
 
 def read_run(path: Path) -> RunFigures:
-    """Return the figures of a run directory; raise `RunError` if it has not ended."""
+    """Return the figures of a run; raise `RunError` if it did not come to its end."""
     directory = RunDirectory.open(path)
     if not (path / "summary.json").is_file():
         raise RunError(f"{path} has no summary.json: the run has not ended yet")
     summary, stored = (directory.read_json(f"{n}.json") for n in ("summary", "config"))
+    if summary.get("status") == "stopped":
+        raise RunError(
+            f"{path} was stopped after round {summary['rounds']}: "
+            f"{summary.get('reason')}; go on with `fedbnn resume`, or leave it out"
+        )
     lines = directory.read_metrics()
     config = RunConfig.from_mapping(stored["config"], complete=False)
     channels, height, width = stored["input_shape"]
@@ -91,6 +98,7 @@ def read_run(path: Path) -> RunFigures:
     return RunFigures(
         name=path.resolve().name,
         method=config.method,
+        binary=binary,
         model=config.model,
         dataset=config.dataset,
         partition=config.partition,
@@ -102,7 +110,11 @@ def read_run(path: Path) -> RunFigures:
         flops=cost.flops_fedbnn_paper if binary else cost.flops_real,
         float_flops=cost.flops_left if binary else cost.flops_real + cost.flops_head,
         one_bit_ops=cost.binary_ops if binary else 0,
-        memory_mb=cost.memory_fedbnn_paper_mb if binary else cost.memory_real_mb,
+        memory_mb=(
+            cost.memory_fedbnn_paper_mb
+            if binary
+            else cost.memory_real_mb + 4e-6 * method.paper_memory_extra()
+        ),
         memory_honest_mb=(
             cost.memory_fedbnn_honest_mb if binary else cost.memory_real_mb
         ),
@@ -135,6 +147,12 @@ def gaps(runs: Sequence[RunFigures]) -> list[tuple[float, float]]:
         )
         for run in runs
     ]
+
+
+def different_data(runs: Sequence[RunFigures]) -> list[str]:
+    """Return in what the runs' data differs: then a gap is not the methods' alone."""
+    keys = ("dataset", "partition", "test_images")
+    return [key for key in keys if len({getattr(run, key) for run in runs}) > 1]
 
 
 def as_csv(runs: Sequence[RunFigures]) -> str:

@@ -20,6 +20,7 @@ from fedbnn_core.methods import method_names
 from fedbnn_core.tracking import TRACKERS
 
 __all__ = [
+    "CHANGEABLE",
     "RunConfig",
     "Value",
     "default_file",
@@ -35,6 +36,23 @@ ACTIVATIONS = ("static", "per-sample")
 ROTATION_STARTS = ("identity", "haar")
 ROBUST_RULES = ("none", "clip", "median", "trimmed-mean")
 PRIVACY_MODES = ("none", "local")
+
+CHANGEABLE = (
+    "checkpoint-every",
+    "client-threads",
+    "data-dir",
+    "device",
+    "keep-checkpoints",
+    "max-round-retries",
+    "max-update-norm",
+    "over-selection",
+    "quarantine-after",
+    "quarantine-rounds",
+    "quorum",
+    "round-timeout-s",
+    "wait-timeout-s",
+)
+"""Keys that say how a run is run, not what it computes: a resume may change them."""
 
 
 def _choice(*choices: str) -> Any:

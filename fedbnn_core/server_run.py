@@ -19,7 +19,7 @@ from fedbnn_core.config import RunConfig
 from fedbnn_core.data import save_partition
 from fedbnn_core.durable import disk_errors, require_space, to_safetensors
 from fedbnn_core.errors import ConfigError, RunError
-from fedbnn_core.methods import create_method
+from fedbnn_core.methods import create_method, method_class, method_names
 from fedbnn_core.privacy import create_accountant
 from fedbnn_core.quarantine import Quarantine
 from fedbnn_core.replies import DEFAULT_BUDGET_BYTES, SPILL_PREFIX, StoredReply
@@ -62,11 +62,7 @@ class ServerRun:
         self.method = create_method(
             config, self.dataset.input_shape, self.dataset.num_classes
         )
-        if config.privacy != "none" and not self.method.private:
-            raise ConfigError(
-                f"method {config.method!r} has no private mode; set privacy to 'none' "
-                "or method to 'fedbnn' or 'fedavg'"
-            )
+        self._refuse_unclippable()
         self.device = choose_device(config.device)
         self._evaluation = RunEvaluation(
             self.method, self.dataset, seed=config.data_seed, device=self.device
@@ -88,6 +84,7 @@ class ServerRun:
             arrays=expected[0],
             rotations=expected[1],
             max_update_norm=config.max_update_norm,
+            measure_update=self.method.update_norm,
         )
         if config.resume:
             self.directory = RunDirectory.open(Path(config.resume))
@@ -112,6 +109,24 @@ class ServerRun:
         else:
             self._prepare_directory(partition)
         self._trackers = RunTrackers(self.directory.path, self._description())
+
+    def _refuse_unclippable(self) -> None:
+        """Refuse what shortens updates if the method's replies are not weights."""
+        config = self.config
+        if self.method.private:
+            return
+        others = ", ".join(n for n in method_names() if method_class(n).private)
+        if config.privacy != "none":
+            raise ConfigError(
+                f"method {config.method!r} has no private mode; set privacy to 'none' "
+                f"or method to one of {others}"
+            )
+        if config.robust == "clip":
+            raise ConfigError(
+                f"method {config.method!r} sends no weights that robust = 'clip' could "
+                "shorten; set robust to 'median' or 'trimmed-mean', or method to one "
+                f"of {others}"
+            )
 
     def _prepare_directory(self, partition: list[np.ndarray[Any, Any]]) -> None:
         """Write all that is known before training, and so find a bad disk now."""
@@ -143,6 +158,10 @@ class ServerRun:
             "fedbnn_version": __version__,
             "torch_version": torch.__version__,
             "device": str(self.device),
+            "method_title": self.method.title,
+            "binary": self.method.binary,
+            "train_images": len(self.dataset.y_train),
+            "test_images": len(self.dataset.y_test),
             "input_shape": list(self.dataset.input_shape),
             "class_names": list(self.dataset.class_names),
             "mean": list(self.dataset.mean),
@@ -335,8 +354,7 @@ class ServerRun:
             "lr": config.learning_rate(round_index),
             "t": Sharpness.at(round_index, config.num_server_rounds, 0, 1).t,
             "layers": layer_figures(result.layers, replies, traffic),
-            **traffic.figures(replies, self._nominal),
-            "failed_attempts": self._failed_attempts,
+            **traffic.figures(replies, self._nominal, self._failed_attempts),
             "quarantined": sorted(caught),
         }
         if config.robust == "trimmed-mean":

@@ -23,6 +23,7 @@ class RoundTraffic:
     """What a round cost and who took part, as the transport saw it."""
 
     bytes_up: int = 0
+    """Of every reply that came, counted or not, late ones of earlier rounds too."""
     bytes_down: int = 0
     train_seconds: float = 0.0
     losses: dict[int, float] = field(default_factory=dict)
@@ -41,7 +42,6 @@ class RoundTraffic:
     def accept(self, judged: JudgedReply) -> StoredReply:
         """Note an accepted reply's figures and return what is combined."""
         client = judged.reply.partition_id
-        self.bytes_up += judged.size_bytes
         self.update_norms[client] = judged.update_norm
         if judged.loss is not None:
             self.losses[client] = judged.loss
@@ -53,24 +53,32 @@ class RoundTraffic:
         self.rejected.append({"client": client, "reason": reason})
 
     def attempt(self) -> dict[str, Any]:
-        """Return who took part, for the metrics of a round that was repeated."""
+        """Return who took part and what travelled in an attempt that failed."""
         return {
             "asked": self.asked,
             "accepted": sorted(self.update_norms),
             "rejected": self.rejected,
             "missing": self.missing,
+            "bytes_up": self.bytes_up,
+            "bytes_down": self.bytes_down,
         }
 
     def figures(
-        self, replies: Sequence[StoredReply], nominal: PerClientBytes
+        self,
+        replies: Sequence[StoredReply],
+        nominal: PerClientBytes,
+        failed_attempts: Sequence[Mapping[str, Any]] = (),
     ) -> dict[str, Any]:
         """Return who took part and what travelled, for the metrics of a round.
 
         Parameters
         ----------
         replies : those that count.
-        nominal : one client's traffic as papers count it.
+        nominal : one client's traffic as papers count it: no reply is in vain there.
+        failed_attempts : what `attempt` returned for the round's earlier attempts;
+            their bytes are part of the round's.
         """
+        attempts = [self.attempt(), *failed_attempts]
         return {
             "clients": [reply.partition_id for reply in replies],
             "examples": sum(reply.num_examples for reply in replies),
@@ -78,8 +86,9 @@ class RoundTraffic:
             "missing": self.missing,
             "rejected": self.rejected,
             "update_norm": weighted_mean(replies, self.update_norms),
-            "bytes_up": self.bytes_up,
-            "bytes_down": self.bytes_down,
+            "bytes_up": sum(attempt["bytes_up"] for attempt in attempts),
+            "bytes_down": sum(attempt["bytes_down"] for attempt in attempts),
+            "failed_attempts": list(failed_attempts),
             "bytes_up_nominal": nominal.up * len(replies),
             "bytes_down_nominal": nominal.down * len(self.asked),
         }

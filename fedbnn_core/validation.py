@@ -6,7 +6,7 @@ a `ReplyError` with the reason and the figure, never in another exception.
 
 import io
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -47,6 +47,8 @@ class ReplyRules:
     """Largest |R^T R - I| accepted."""
     max_update_norm: float = math.inf
     """Largest L2 norm of (reply - broadcast) over all float arrays."""
+    measure_update: Callable[[Arrays, Arrays], float] | None = None
+    """Norm of what a method's arrays stand for; None: `update_norm` of them."""
 
 
 @dataclass(frozen=True)
@@ -69,8 +71,6 @@ class JudgedReply:
     """What is combined."""
     update_norm: float
     """L2 norm of (reply - broadcast)."""
-    size_bytes: int
-    """Bytes of its arrays as they travelled."""
     loss: float | None = None
     """Training loss, if it was sent."""
     layer_metrics: dict[str, list[float]] = field(default_factory=dict)
@@ -102,7 +102,7 @@ def judge(
     """
     try:
         loss, layer_metrics = _check_metrics(raw.metrics, round_index, partition_id)
-        size_bytes = _check_size(rules, raw)
+        _check_size(rules, raw)
         arrays = _decode("arrays", rules.arrays, raw.arrays)
         rotations = _decode("rotations", rules.rotations, raw.rotations)
         num_examples = raw.metrics.get("num-examples")
@@ -113,7 +113,7 @@ def judge(
         raise ReplyError(f"malformed reply: {error!r:.200}") from error
     assert isinstance(num_examples, int)  # noqa: S101  check_reply saw to it
     reply = StoredReply(partition_id, num_examples, arrays | rotations)
-    return JudgedReply(reply, norm, size_bytes, loss, layer_metrics)
+    return JudgedReply(reply, norm, loss, layer_metrics)
 
 
 def _check_metrics(
@@ -151,7 +151,7 @@ def _finite_number(name: str, value: object) -> float:
     return float(value)  # type: ignore[arg-type]
 
 
-def _check_size(rules: ReplyRules, raw: RawReply) -> int:
+def _check_size(rules: ReplyRules, raw: RawReply) -> None:
     """Bound the bytes before anything is decoded."""
     expected = {**rules.arrays, **rules.rotations}.values()
     allowed = sum(array.nbytes + _MAX_NPY_HEADER_BYTES for array in expected)
@@ -159,7 +159,6 @@ def _check_size(rules: ReplyRules, raw: RawReply) -> int:
     size = sum(len(data) for data in received)
     if size > allowed:
         raise ReplyError(f"it has {size} bytes of arrays, allowed {allowed}")
-    return size
 
 
 def _decode(
@@ -227,7 +226,7 @@ def check_reply(
                 f"rotation {name!r} is not orthogonal: |R^T R - I| = {error:.2g}, "
                 f"allowed {rules.orthogonality_tolerance:g}"
             )
-    norm = update_norm(arrays, broadcast or {})
+    norm = (rules.measure_update or update_norm)(dict(arrays), dict(broadcast or {}))
     if not norm <= rules.max_update_norm:
         raise ReplyError(
             f"the norm of its update is {norm:.4g}, allowed {rules.max_update_norm:g}"

@@ -8,10 +8,10 @@ error reply for a node that died carries the SuperLink's id, not the node's.
 import time
 from collections.abc import Iterable, Iterator, Mapping
 
-from flwr.app import Message
+from flwr.app import ArrayRecord, Message
 from flwr.serverapp import Grid
 
-__all__ = ["Exchange"]
+__all__ = ["Exchange", "record_bytes"]
 
 _POLL_SECONDS = 0.05
 _MAX_POLL_SECONDS = 1.0
@@ -25,8 +25,7 @@ class Exchange:
     def __init__(self) -> None:
         self._waiting: dict[str, int] = {}
         self._abandoned: set[str] = set()
-        self.late_replies = 0
-        """Replies to earlier rounds that came and were thrown away."""
+        self._counted_bytes = 0
 
     def send(self, grid: Grid, messages: Mapping[int, Message]) -> None:
         """Send one message per partition; earlier ones no longer count."""
@@ -50,10 +49,15 @@ class Exchange:
         while self._waiting and time.monotonic() < deadline:
             found = False
             for ids in _batches(self._waiting):
-                for reply in grid.pull_messages(ids):
-                    found = True
-                    partition = self._waiting.pop(reply.metadata.reply_to_message_id)
-                    yield partition, reply
+                fetched = self.counted(grid.pull_messages(ids))
+                found = found or bool(fetched)
+                # All at once: the caller may stop before it has seen every one.
+                partitions = [
+                    self._waiting.pop(reply.metadata.reply_to_message_id)
+                    for reply in fetched
+                ]
+                yield from zip(partitions, fetched, strict=True)
+                del fetched
             if found:
                 pause = _POLL_SECONDS
             elif self._waiting:
@@ -61,18 +65,39 @@ class Exchange:
                 time.sleep(min(pause, max(0.0, deadline - time.monotonic())))
                 pause = min(pause * 1.2, _MAX_POLL_SECONDS)
 
+    def counted(self, replies: Iterable[Message]) -> list[Message]:
+        """Return replies that were fetched, their bytes added to the count."""
+        fetched = list(replies)
+        for reply in fetched:
+            if not reply.has_error():
+                records = reply.content.array_records.values()
+                self._counted_bytes += sum(map(record_bytes, records))
+        return fetched
+
+    def take_bytes(self) -> int:
+        """Return the bytes of all replies fetched since the last call.
+
+        Whatever became of them: late, surplus and unusable ones have travelled too.
+        """
+        taken, self._counted_bytes = self._counted_bytes, 0
+        return taken
+
     def _discard_late(self, grid: Grid) -> None:
         """Fetch and drop late replies: otherwise Flower keeps them in memory."""
         for batch in _batches(self._abandoned):
             ids = batch
-            while late := list(grid.pull_messages(ids)):
+            while late := self.counted(grid.pull_messages(ids)):
                 answered = {reply.metadata.reply_to_message_id for reply in late}
-                self.late_replies += len(late)
                 self._abandoned -= answered
                 # Flower reports an error for a message that was answered before.
                 ids = [i for i in ids if i not in answered]
                 if not ids:
                     break
+
+
+def record_bytes(record: ArrayRecord) -> int:
+    """Return the bytes of a record's arrays as they travel."""
+    return sum(len(array.data) for array in record.values())
 
 
 def _batches(ids: Iterable[str]) -> list[list[str]]:

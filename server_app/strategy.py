@@ -28,7 +28,7 @@ from fedbnn_core.run_progress import RECENT_ROUNDS
 from fedbnn_core.server_run import ServerRun
 from fedbnn_core.traffic import RoundTraffic
 from fedbnn_core.validation import RawReply, judge
-from server_app.exchange import Exchange
+from server_app.exchange import Exchange, record_bytes
 from server_app.progress import round_line
 from server_app.roster import Roster
 
@@ -125,7 +125,7 @@ class FedBNNStrategy(Strategy):
         """
         named = (
             (self._partition_of_node.get(reply.metadata.src_node_id, -1), reply)
-            for reply in replies
+            for reply in self._exchange.counted(replies)
         )
         return self._aggregate(server_round, named), None
 
@@ -147,6 +147,7 @@ class FedBNNStrategy(Strategy):
                 if len(store) == wanted:
                     break
             traffic.train_seconds = time.monotonic() - started
+            traffic.bytes_up = self._exchange.take_bytes()
             answered = {entry["client"] for entry in traffic.rejected}
             traffic.missing = [
                 p for p in traffic.asked if p not in store and p not in answered
@@ -248,11 +249,6 @@ class FedBNNStrategy(Strategy):
 def to_record(arrays: Arrays) -> ArrayRecord:
     """Return the arrays as a Flower record."""
     return ArrayRecord({name: Array(array) for name, array in arrays.items()})
-
-
-def record_bytes(record: ArrayRecord) -> int:
-    """Return the bytes of a record's arrays as they travel."""
-    return sum(len(array.data) for array in record.values())
 
 
 def _raw_reply(reply: Message) -> RawReply:

@@ -9,6 +9,8 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from fedbnn_core.errors import ConfigError
+
 if TYPE_CHECKING:
     from fedbnn_core.compare import RunFigures
 
@@ -25,11 +27,25 @@ def compare(
     ] = None,
 ) -> None:
     """Compare accuracy, traffic, FLOPs, memory and time of finished runs."""
-    from fedbnn_core.compare import as_csv, read_run
+    from fedbnn_core.compare import as_csv, different_data, read_run
 
+    if len(runs) < 2:
+        raise ConfigError(f"name two or more run directories, got {len(runs)}")
+    for target in (plot, csv):
+        if target is not None and not target.parent.is_dir():
+            raise ConfigError(
+                f"cannot write {target}: there is no folder {target.parent}; make it "
+                "or choose another"
+            )
     figures = [read_run(path.expanduser()) for path in runs]
     console = Console(highlight=False)
     console.print(comparison_table(figures))
+    if differences := different_data(figures):
+        console.print(
+            f"Warning: the runs differ in {', '.join(differences)}, so the gaps are "
+            "not those of the methods alone.",
+            soft_wrap=True,
+        )
     console.print(
         "gap: points below the best run; in brackets what test images alone explain\n"
         "(two standard errors). Runs with other seeds differ by more than that.\n"
@@ -57,7 +73,7 @@ def comparison_table(runs: "Sequence[RunFigures]") -> Table:
         "rounds (best)": [f"{run.rounds} ({run.best_round})" for run in runs],
         "test accuracy %": [f"{100 * run.test_accuracy:.2f}" for run in runs],
         "gap (noise)": [f"{gap:.2f} ({noise:.2f})" for gap, noise in gaps(runs)],
-        "binarized %": [_percent(run.ptb_test_accuracy) for run in runs],
+        "binarized %": [_binarized(run) for run in runs],
         "MB up": [f"{run.bytes_up / 1e6:.2f}" for run in runs],
         "  nominal": [f"{run.bytes_up_nominal / 1e6:.2f}" for run in runs],
         "MB down": [f"{run.bytes_down / 1e6:.2f}" for run in runs],
@@ -75,8 +91,11 @@ def comparison_table(runs: "Sequence[RunFigures]") -> Table:
     return table
 
 
-def _percent(share: float | None) -> str:
-    return "is binary" if share is None else f"{100 * share:.2f}"
+def _binarized(run: "RunFigures") -> str:
+    if run.binary:
+        return "is binary"
+    share = run.ptb_test_accuracy
+    return "not scored" if share is None else f"{100 * share:.2f}"
 
 
 def plot_runs(runs: "Sequence[RunFigures]", path: Path) -> None:

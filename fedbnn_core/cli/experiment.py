@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from fedbnn_core.errors import ConfigError, RunError
+from fedbnn_core.errors import ConfigError, FedBNNError, RunError
 
 if TYPE_CHECKING:
     from fedbnn_core.config import Value
-    from fedbnn_core.experiments import PlannedRun
+    from fedbnn_core.experiments import PlannedRun, ResultRow
 
 __all__ = ["app"]
 
@@ -68,7 +68,7 @@ def run(
     Stop it whenever you like: the same command goes on where it was.
     """
     from fedbnn_core.cli.run import follow_simulation, parse_overrides
-    from fedbnn_core.experiments import load_recipe, plan
+    from fedbnn_core.experiments import as_markdown, load_recipe, plan
 
     if not names:
         raise ConfigError("name a recipe; `fedbnn experiment list` shows them")
@@ -101,11 +101,13 @@ def run(
                 verbose=verbose,
                 console=console,
             )
-        except RunError as error:
+        except FedBNNError as error:
             # The other runs do not depend on this one.
             console.print(f"Failed: {error}", markup=False)
             failed.append(planned_run)
-    _print_tables(names, [scale], overrides, runs, "markdown", None)
+    rows = _collect(names, [scale], overrides, runs)
+    if rows:
+        typer.echo(as_markdown(rows), nl=False)
     if failed:
         raise RunError(
             f"{len(failed)} of {len(planned)} runs failed: "
@@ -128,59 +130,54 @@ def table(
 ) -> None:
     """Print our figures beside the paper's; without names, of every recipe."""
     from fedbnn_core.cli.run import parse_overrides
-    from fedbnn_core.experiments import recipe_names
+    from fedbnn_core.experiments import as_csv, as_markdown, recipe_names
     from fedbnn_core.experiments.recipes import SCALES
 
     if scale and scale not in SCALES:
         raise ConfigError(f"scale must be one of {', '.join(SCALES)}, got {scale!r}")
-    _print_tables(
-        names or list(recipe_names()),
-        [scale] if scale else list(SCALES),
-        parse_overrides(config or []),
-        runs,
-        format,
-        output,
-    )
-
-
-def _print_tables(
-    names: list[str],
-    scales: list[str],
-    overrides: "dict[str, Value]",
-    runs: Path,
-    form: str,
-    output: Path | None,
-) -> None:
-    from fedbnn_core.experiments import as_csv, as_markdown, collect, load_recipe
-
     forms = {"markdown": as_markdown, "csv": as_csv}
-    if form not in forms:
-        raise ConfigError(f"format must be one of {', '.join(forms)}, got {form!r}")
-    folder = runs.expanduser().resolve()
-    rows = [
-        row
-        for name in names
-        for row in collect(
-            load_recipe(name), folder, scales=scales, overrides=overrides
-        )
-    ]
+    if format not in forms:
+        raise ConfigError(f"format must be one of {', '.join(forms)}, got {format!r}")
+    names = names or list(recipe_names())
+    scales = [scale] if scale else list(SCALES)
+    rows = _collect(names, scales, parse_overrides(config or []), runs)
     if not rows:
         raise RunError(
-            f"{folder} holds no finished run of {', '.join(names)}; start with "
-            f"`fedbnn experiment run {names[0]}`"
+            f"{runs.expanduser().resolve()} holds no finished run of "
+            f"{', '.join(names)}; start with `fedbnn experiment run {names[0]}`"
         )
-    text = forms[form](rows)
+    text = forms[format](rows)
     if output is None:
         typer.echo(text, nl=False)
     else:
         output.write_text(text, encoding="utf-8")
 
 
+def _collect(
+    names: list[str], scales: list[str], overrides: "dict[str, Value]", runs: Path
+) -> "list[ResultRow]":
+    from fedbnn_core.experiments import collect, load_recipe
+
+    folder = runs.expanduser().resolve()
+    return [
+        row
+        for name in names
+        for row in collect(
+            load_recipe(name), folder, scales=scales, overrides=overrides
+        )
+    ]
+
+
 def _start_or_resume(planned_run: "PlannedRun") -> "dict[str, Value]":
+    from fedbnn_core.cli.resume import changed_config
+    from fedbnn_core.config import CHANGEABLE
+
     interrupted = planned_run.interrupted()
     if interrupted is None:
         return planned_run.config
-    return planned_run.config | {"resume": str(interrupted.path)}
+    # The server goes on with the stored config: what was asked for now goes there.
+    changes = {k: v for k, v in planned_run.overrides.items() if k in CHANGEABLE}
+    return changed_config(interrupted, changes) | {"resume": str(interrupted.path)}
 
 
 def _describe(planned_run: "PlannedRun") -> str:

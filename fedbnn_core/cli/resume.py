@@ -7,30 +7,13 @@ import typer
 from rich.console import Console
 
 from fedbnn_core.cli.run import follow_simulation, parse_overrides, result_table
-from fedbnn_core.config import RunConfig, Value
+from fedbnn_core.config import CHANGEABLE, RunConfig, Value
 from fedbnn_core.errors import ConfigError
 
 if TYPE_CHECKING:
     from fedbnn_core.run_directory import RunDirectory
 
 __all__ = ["changed_config", "resume"]
-
-CHANGEABLE = (
-    "checkpoint-every",
-    "client-threads",
-    "data-dir",
-    "device",
-    "keep-checkpoints",
-    "max-round-retries",
-    "max-update-norm",
-    "over-selection",
-    "quarantine-after",
-    "quarantine-rounds",
-    "quorum",
-    "round-timeout-s",
-    "wait-timeout-s",
-)
-"""Keys that say how a run is run, not what it computes."""
 
 
 def resume(

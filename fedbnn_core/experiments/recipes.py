@@ -23,6 +23,14 @@ __all__ = ["Published", "Recipe", "Row", "Scale", "load_recipe", "recipe_names"]
 
 SCALES = ("short", "paper")
 
+_KINDS = {
+    dict: "a table",
+    int: "a whole number",
+    int | float: "a number",
+    list: "a list",
+    str: "text",
+}
+
 
 @dataclass(frozen=True)
 class Published:
@@ -127,43 +135,64 @@ def load_recipe(name: str) -> Recipe:
 def _parse(name: str, content: dict[str, Any]) -> Recipe:
     known = {"title", "config", "methods", "ablations", *SCALES}
     _refuse_unknown("table", content, known)
-    rows = [_row(key, table, False) for key, table in content["methods"].items()]
-    rows += [_row(key, table, True) for key, table in _table(content, "ablations")]
+    methods = _typed(content, "methods", dict, {})
+    if not methods:
+        raise ConfigError("it has no table [methods.NAME]; name at least one method")
+    ablations = _typed(content, "ablations", dict, {})
+    rows = [_row(methods, key, is_ablation=False) for key in methods]
+    rows += [_row(ablations, key, is_ablation=True) for key in ablations]
     return Recipe(
         name=name,
-        title=str(content.get("title", name)),
-        config=content.get("config", {}),
-        scales={key: _scale(content[key]) for key in SCALES if key in content},
+        title=_typed(content, "title", str, name),
+        config=_typed(content, "config", dict, {}),
+        scales={key: _scale(content, key) for key in SCALES if key in content},
         rows=tuple(rows),
     )
 
 
-def _table(content: dict[str, Any], key: str) -> list[tuple[str, Any]]:
-    return list(content.get(key, {}).items())
-
-
-def _row(name: str, table: dict[str, Any], is_ablation: bool) -> Row:
+def _row(tables: dict[str, Any], name: str, *, is_ablation: bool) -> Row:
+    table = _typed(tables, name, dict, {})
     _refuse_unknown(f"key of row {name}", table, {"method", "config", "published"})
-    published = table.get("published", {})
+    published = _typed(table, "published", dict, {})
     _refuse_unknown("published figure", published, {"accuracy", "binarized"})
+    figures = {key: _typed(published, key, int | float, 0.0) for key in published}
     return Row(
         name=name,
-        method=table.get("method", name),
-        config=table.get("config", {}),
-        published=Published(**published),
+        method=_typed(table, "method", str, name),
+        config=_typed(table, "config", dict, {}),
+        published=Published(**figures),
         is_ablation=is_ablation,
     )
 
 
-def _scale(table: dict[str, Any]) -> Scale:
+def _scale(content: dict[str, Any], name: str) -> Scale:
+    table = _typed(content, name, dict, {})
     known = {"clients", "seeds", "ablation-seeds", "config"}
     _refuse_unknown("key of a scale", table, known)
+    clients = _typed(table, "clients", int, 100)
+    if clients < 1:
+        raise ConfigError(f"'clients' must be at least 1, got {clients}")
     return Scale(
-        clients=int(table.get("clients", 100)),
-        seeds=tuple(table.get("seeds", (1,))),
-        ablation_seeds=tuple(table.get("ablation-seeds", (1, 2, 3))),
-        config=table.get("config", {}),
+        clients=clients,
+        seeds=_seeds(table, "seeds", [1]),
+        ablation_seeds=_seeds(table, "ablation-seeds", [1, 2, 3]),
+        config=_typed(table, "config", dict, {}),
     )
+
+
+def _seeds(table: dict[str, Any], key: str, default: list[int]) -> tuple[int, ...]:
+    seeds = _typed(table, key, list, default)
+    if not seeds or any(type(seed) is not int for seed in seeds):
+        raise ConfigError(f"{key!r} must be whole numbers such as [1, 2], got {seeds}")
+    return tuple(seeds)
+
+
+def _typed(table: dict[str, Any], key: str, kind: Any, default: Any) -> Any:
+    """Return a table's value, or the default; refuse one of another type."""
+    value = table.get(key, default)
+    if not isinstance(value, kind) or isinstance(value, bool):
+        raise ConfigError(f"{key!r} must be {_KINDS[kind]}, got {value!r}")
+    return value
 
 
 def _refuse_unknown(what: str, table: Mapping[str, Any], known: set[str]) -> None:

@@ -10,28 +10,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedbnn_core.config import RunConfig, Value
+from fedbnn_core.config import CHANGEABLE, RunConfig, Value
 from fedbnn_core.errors import ConfigError, RunError
 from fedbnn_core.experiments.recipes import Recipe, Row
 from fedbnn_core.run_directory import RunDirectory
 
 __all__ = ["PlannedRun", "identity", "is_finished", "plan", "stored_identity"]
 
-# Keys that say where and how a run is carried out, not what it computes.
-_PLACES = frozenset(
-    {
-        "checkpoint-every",
-        "client-threads",
-        "data-dir",
-        "device",
-        "keep-checkpoints",
-        "output-dir",
-        "resume",
-        "round-timeout-s",
-        "run-name",
-        "tracker",
-    }
+# Keys that say how a run is carried out and where it is told of, not what it computes.
+_NOT_THE_RESULT = frozenset(
+    {*CHANGEABLE, "output-dir", "resume", "run-name", "tracker"}
 )
+_SET_BY_THE_EXPERIMENT = {
+    "method": "--method",
+    "num-partitions": "a recipe with another number of clients",
+    "output-dir": "--runs",
+    "resume": "the same command, which goes on by itself",
+    "run-name": "--runs",
+    "seed": "--seeds",
+}
 
 
 @dataclass(frozen=True)
@@ -100,21 +97,24 @@ def plan(
     runs_folder : the runs lie in ``<runs_folder>/<recipe>/<scale>``.
     rows : names of rows; by default all methods and no ablation.
     seeds : by default those of the recipe.
-    ablations : run the ablations, and FedBNN itself with the same seeds.
-    overrides : further config keys; with another value a run is another run.
+    ablations : run the ablations, and the methods they vary with the same seeds.
+    overrides : further config keys; with another value a run is another run, unless
+        the key is one of `CHANGEABLE`.
     """
     chosen_scale = recipe.scale(scale)
     if rows:
         chosen = [recipe.row(name) for name in rows]
     elif ablations:
-        chosen = [r for r in recipe.rows if r.is_ablation or r.name == "fedbnn"]
+        varied = {row.method for row in recipe.rows if row.is_ablation}
+        chosen = [r for r in recipe.rows if r.is_ablation or r.method in varied]
     else:
         chosen = [row for row in recipe.rows if not row.is_ablation]
     overrides = dict(overrides or {})
-    refused = sorted({"method", "seed", "output-dir", "run-name"} & set(overrides))
+    refused = sorted(_SET_BY_THE_EXPERIMENT.keys() & overrides.keys())
     if refused:
         raise ConfigError(
-            f"{refused[0]!r} is set by the experiment; use --method, --seeds or --runs"
+            f"{refused[0]!r} is set by the experiment; use "
+            f"{_SET_BY_THE_EXPERIMENT[refused[0]]}"
         )
 
     def seeds_of(row: Row) -> Sequence[int]:
@@ -134,7 +134,7 @@ def plan(
 def identity(config: Mapping[str, Any], clients: int) -> dict[str, Any]:
     """Return all that decides a run's result; equal identities are the same run."""
     resolved = RunConfig.from_mapping(config, complete=False).to_mapping()
-    kept = {key: value for key, value in resolved.items() if key not in _PLACES}
+    kept = {key: value for key, value in resolved.items() if key not in _NOT_THE_RESULT}
     return kept | {"num_partitions": clients}
 
 

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from fedbnn_core.config import Value
+from fedbnn_core.data.registry import DATASETS
 from fedbnn_core.experiments.recipes import SCALES, Recipe, Row
 from fedbnn_core.experiments.runs import identity, is_finished, stored_identity
 from fedbnn_core.run_directory import RunDirectory
@@ -29,6 +30,10 @@ class ResultRow:
     is_ablation: bool
     rounds: int
     seeds: int
+    train_images: int | None
+    """What the runs trained on; None if they did not store it."""
+    full_train_images: int | None
+    """What the published dataset has; None for one's own."""
     accuracy: float
     accuracy_spread: float | None
     paper_accuracy: float | None
@@ -40,6 +45,13 @@ class ResultRow:
     bytes_down: float
     bytes_down_nominal: float
     seconds_per_round: float
+
+    @property
+    def is_part_of_the_data(self) -> bool:
+        """Return whether a run of the paper's scale trained on other data than that."""
+        known = self.train_images is not None and self.full_train_images is not None
+        differs = known and self.train_images != self.full_train_images
+        return self.scale == "paper" and differs
 
 
 def collect(
@@ -86,13 +98,14 @@ def _result(
     summaries = [run.read_json("summary.json") for run in runs]
     lines = [line for run in runs for line in run.read_metrics()]
     accuracies = [100 * summary["test_accuracy"] for summary in summaries]
-    # A 1-bit method is binarized already.
-    binarized = [
-        100 * summary.get("ptb_test_accuracy", summary["test_accuracy"])
-        for summary in summaries
-    ]
     published = row.published
     is_binary = summaries[0]["one_bit_bytes"] is not None
+    # A 1-bit method is binarized already.
+    score = "test_accuracy" if is_binary else "ptb_test_accuracy"
+    binarized = [100 * summary[score] for summary in summaries if score in summary]
+    stored = [run.read_json("config.json") for run in runs]
+    images = [one["train_images"] for one in stored if "train_images" in one]
+    dataset = DATASETS.get(stored[0]["config"]["dataset"])
     traffic = {
         key: statistics.fmean(line.get(key, 0) for line in lines)
         for key in (
@@ -109,10 +122,12 @@ def _result(
         is_ablation=row.is_ablation,
         rounds=summaries[0]["rounds"],
         seeds=len(runs),
+        train_images=min(images, default=None),
+        full_train_images=dataset.num_train if dataset else None,
         accuracy=statistics.fmean(accuracies),
         accuracy_spread=_spread(accuracies),
         paper_accuracy=published.accuracy,
-        binarized=statistics.fmean(binarized),
+        binarized=statistics.fmean(binarized) if binarized else None,
         binarized_spread=_spread(binarized),
         paper_binarized=published.accuracy if is_binary else published.binarized,
         seconds_per_round=statistics.fmean(
@@ -142,6 +157,7 @@ _HEADER = (
     "row",
     "rounds",
     "seeds",
+    "train images",
     "accuracy %",
     "paper",
     "binarized %",
@@ -159,7 +175,12 @@ bytes of all clients of a round as they travelled; in brackets as papers count t
 """
 
 
-def as_markdown(rows: Iterable[ResultRow]) -> str:
+_PART = """\
+*: not the whole training set, so not comparable with the paper's figure.
+"""
+
+
+def as_markdown(rows: Sequence[ResultRow]) -> str:
     """Return the rows as a Markdown table with a line on what the columns mean."""
     cells = [
         (
@@ -168,6 +189,7 @@ def as_markdown(rows: Iterable[ResultRow]) -> str:
             row.row,
             str(row.rounds),
             str(row.seeds),
+            _images(row),
             _mean(row.accuracy, row.accuracy_spread),
             _mean(row.paper_accuracy, None),
             _mean(row.binarized, row.binarized_spread),
@@ -188,17 +210,25 @@ def as_markdown(rows: Iterable[ResultRow]) -> str:
         ]
         return f"| {' | '.join(padded)} |"
 
+    legend = _LEGEND
+    if any(row.is_part_of_the_data for row in rows):
+        legend += _PART
     rule = [
         "-" * (width - 1) + ":" if is_right else "-" * width
         for width, is_right in zip(widths, right, strict=True)
     ]
-    return "\n".join([line(_HEADER), line(rule), *map(line, cells), "", _LEGEND])
+    return "\n".join([line(_HEADER), line(rule), *map(line, cells), "", legend])
 
 
 def _mean(value: float | None, spread: float | None) -> str:
     if value is None:
         return ""
     return f"{value:.2f}" if spread is None else f"{value:.2f} ± {spread:.2f}"
+
+
+def _images(row: ResultRow) -> str:
+    count = "" if row.train_images is None else str(row.train_images)
+    return f"{count}*" if row.is_part_of_the_data else count
 
 
 def _megabytes(actual: float, nominal: float) -> str:

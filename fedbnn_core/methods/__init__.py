@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from fedbnn_core.config import RunConfig
     from fedbnn_core.methods.base import Method
 
-__all__ = ["create_method", "method_names"]
+__all__ = ["create_method", "method_class", "method_names"]
 
 
 def method_names() -> tuple[str, ...]:
@@ -23,14 +23,16 @@ def method_names() -> tuple[str, ...]:
     return tuple(sorted(name for name in modules if name != "base"))
 
 
+def method_class(name: str) -> "type[Method]":
+    """Return the class of the method of that name."""
+    if name not in method_names():
+        raise ConfigError(f"unknown method {name!r}; choose one of {method_names()}")
+    found: type[Method] = importlib.import_module(f"{__name__}.{name}").METHOD
+    return found
+
+
 def create_method(
     config: "RunConfig", input_shape: tuple[int, int, int], num_classes: int
 ) -> "Method":
     """Return the configured method for images of a shape and a number of classes."""
-    if config.method not in method_names():
-        raise ConfigError(
-            f"unknown method {config.method!r}; choose one of {method_names()}"
-        )
-    module = importlib.import_module(f"{__name__}.{config.method}")
-    method: Method = module.METHOD(config, input_shape, num_classes)
-    return method
+    return method_class(config.method)(config, input_shape, num_classes)

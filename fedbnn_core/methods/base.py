@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from fedbnn_core.robust import combination_rule
 from fedbnn_core.seeding import derive_seed
 from fedbnn_core.traffic import PerClientBytes
 from fedbnn_core.training import LocalTask, prefer_channels_last
+from fedbnn_core.validation import update_norm
 
 __all__ = [
     "ClientUpdate",
@@ -81,6 +82,8 @@ class RoundResult:
 class Method(ABC):
     """One federated method for one run."""
 
+    title: str
+    """Its name as people write it."""
     binary: bool
     """Whether it trains the binary net or the float twin."""
     private = False
@@ -143,6 +146,10 @@ class Method(ABC):
         extra = sum(array.size for array in self.expected_reply()[1].values())
         return PerClientBytes(up=4 * (trained + extra), down=4 * trained)
 
+    def paper_memory_extra(self) -> int:
+        """Return the numbers that the paper's memory rule counts beyond the model's."""
+        return 0
+
     def initial_broadcast(self) -> Arrays:
         """Return the state sent out in the first round."""
         return state_arrays(self.initial_model())
@@ -150,6 +157,16 @@ class Method(ABC):
     @abstractmethod
     def expected_reply(self) -> tuple[Arrays, Arrays]:
         """Return (arrays, rotations) with the keys, shapes and dtypes of a reply."""
+
+    def update_norm(self, arrays: Arrays, broadcast: Arrays) -> float:
+        """Return the L2 norm of the update that a reply's arrays stand for.
+
+        Raises
+        ------
+        ReplyError
+            The values are not ones that the method's clients can send.
+        """
+        return update_norm(arrays, broadcast)
 
     @abstractmethod
     def train(
@@ -202,9 +219,13 @@ class FloatMethod(Method):
 
     def final_variants(self, model: nn.Module) -> dict[str, nn.Module]:
         """Return the model binarized after training (baselines.md section 4)."""
+        with torch.device("meta"):
+            twin = build_model(replace(self.spec, binary=True))
+        # What stays float in the binary twin stays so here.
+        keep = [n for n, part in twin.named_modules() if isinstance(part, nn.Conv2d)]
         return {
-            "ptb": binarize_float_model(model, norm="l2"),
-            "ptb_l1": binarize_float_model(model, norm="l1"),
+            "ptb": binarize_float_model(model, norm="l2", keep=keep),
+            "ptb_l1": binarize_float_model(model, norm="l1", keep=keep),
         }
 
 

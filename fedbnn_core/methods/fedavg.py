@@ -21,6 +21,7 @@ __all__ = ["METHOD", "FedAvg"]
 class FedAvg(FloatMethod):
     """w_{t+1} = sum_k p_k w_k over every array, BN statistics included."""
 
+    title = "FedAvg"
     private = True
 
     def expected_reply(self) -> tuple[Arrays, Arrays]:

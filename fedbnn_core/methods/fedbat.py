@@ -4,6 +4,7 @@ baselines.md section 1. The upload is one bit per conv and linear weight and one
 size per layer; norms, running statistics and biases go as float32.
 """
 
+import math
 from collections.abc import Sequence
 from functools import cached_property
 
@@ -11,8 +12,15 @@ import numpy as np
 from torch import nn
 
 from fedbnn_core.aggregation import Arrays, ReplyArrays, normalised_weights
-from fedbnn_core.binary_update import BinaryUpdate, pack_signs, unpack_update
+from fedbnn_core.binary_update import (
+    MAX_STEP_SIZE,
+    MIN_STEP_SIZE,
+    BinaryUpdate,
+    pack_signs,
+    unpack_update,
+)
 from fedbnn_core.data.batches import ClientData, batch_sizes
+from fedbnn_core.errors import ReplyError
 from fedbnn_core.methods.base import (
     ClientUpdate,
     FloatMethod,
@@ -21,6 +29,7 @@ from fedbnn_core.methods.base import (
 from fedbnn_core.seeding import derive_seed
 from fedbnn_core.traffic import PerClientBytes
 from fedbnn_core.training import LocalTask, train_locally
+from fedbnn_core.validation import update_norm
 from fedbnn_core.weight_update import (
     attach_updates,
     attached_updates,
@@ -37,6 +46,8 @@ STEP_SIZES = "step-sizes"
 
 class FedBAT(FloatMethod):
     """w_{t+1} = w_t + sum_k p_k alpha_k (2 b_k - 1); the mean of all else."""
+
+    title = "FedBAT"
 
     def new_model(self) -> nn.Module:
         """Return the float network with a binary update on every conv and linear."""
@@ -55,6 +66,22 @@ class FedBAT(FloatMethod):
         full = super().nominal_bytes()
         up = full.up - 4 * weights + (weights + 7) // 8 + 4 * len(layers)
         return PerClientBytes(up=up, down=full.down)
+
+    def update_norm(self, arrays: Arrays, broadcast: Arrays) -> float:
+        """Count alpha sqrt(N) for a layer of N signs; refuse an alpha out of range."""
+        alphas = arrays[STEP_SIZES]
+        low, high = np.float32(MIN_STEP_SIZE), np.float32(MAX_STEP_SIZE)
+        if alphas.min() < low or alphas.max() > high:
+            raise ReplyError(
+                f"its step sizes must be between {MIN_STEP_SIZE:g} and "
+                f"{MAX_STEP_SIZE:g}, got {alphas.min():.4g} to {alphas.max():.4g}"
+            )
+        others = {name: array for name, array in arrays.items() if name in broadcast}
+        squares = (
+            float(alphas[index]) ** 2 * broadcast[name].size
+            for name, index in self._positions.items()
+        )
+        return math.hypot(update_norm(others, broadcast), math.sqrt(sum(squares)))
 
     def train(
         self, model: nn.Module, broadcast: Arrays, data: ClientData, task: LocalTask

@@ -57,6 +57,7 @@ def mix(
 class FedBNN(Method):
     """Rotation-aware binary training with two parallel models on the server."""
 
+    title = "FedBNN"
     binary = True
     private = True
 

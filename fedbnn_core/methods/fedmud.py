@@ -6,6 +6,7 @@ broadcast holds W0 itself; a client that tracked W0 would need only the averaged
 factors, which is the nominal downlink.
 """
 
+import math
 from collections.abc import Sequence
 from functools import cached_property
 
@@ -30,6 +31,7 @@ from fedbnn_core.methods.base import (
 from fedbnn_core.seeding import derive_seed
 from fedbnn_core.traffic import PerClientBytes
 from fedbnn_core.training import LocalTask, train_locally
+from fedbnn_core.validation import update_norm
 from fedbnn_core.weight_update import (
     attach_updates,
     attached_updates,
@@ -44,7 +46,14 @@ CLOCK = "fedmud-clock"
 
 
 class FedMUD(FloatMethod):
-    """Forward with W0 + D; at every reset W0 += D and D starts again at zero."""
+    """Forward with W0 + D; at every reset W0 += D and D starts again at zero.
+
+    The seeds of the frozen factors follow from the run's seed. The official code draws
+    one in [0, 2024] per round and from it one in [1, 999) per layer, and starts with
+    1234: other random numbers of the same distribution.
+    """
+
+    title = "FedMUD"
 
     def new_model(self) -> nn.Module:
         """Return the float network with factors on all layers but first and last."""
@@ -74,6 +83,26 @@ class FedMUD(FloatMethod):
             p.numel() for p in self.new_model().parameters() if p.requires_grad
         )
         return PerClientBytes(up=4 * trained, down=4 * trained + 8)
+
+    def paper_memory_extra(self) -> int:
+        """Count trained and frozen factors, which the paper does for CNN4 only."""
+        if self.config.model != "cnn4":
+            return 0
+        return 2 * sum(blocks.trained for blocks in self._blocks.values())
+
+    def update_norm(self, arrays: Arrays, broadcast: Arrays) -> float:
+        """Count D - D_0, which is linear in the factors, and all else as it is."""
+        frozen = self._frozen(broadcast)
+        others, factors = _divide(arrays, list(frozen))
+        _, before = _divide(broadcast, list(frozen))
+        total = update_norm(others, broadcast)
+        for name, (a, b) in factors.items():
+            if name in before:
+                a, b = a - before[name][0], b - before[name][1]
+            shape = torch.Size(broadcast[f"{name}.weight"].shape)
+            change = kronecker_update((a, b), frozen[name], shape)
+            total = math.hypot(total, update_norm({name: change.numpy()}, {}))
+        return total
 
     def train(
         self, model: nn.Module, broadcast: Arrays, data: ClientData, task: LocalTask

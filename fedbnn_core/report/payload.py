@@ -29,16 +29,11 @@ _SCALARS = (
     "bytes_up",
     "bytes_down",
     "bytes_up_nominal",
+    "bytes_down_nominal",
     "update_norm",
     "epsilon",
 )
 _LAYER_DECIMALS = 5
-_METHOD_NAMES = {
-    "fedbnn": "FedBNN",
-    "fedavg": "FedAvg (float)",
-    "fedbat": "FedBAT (float)",
-    "fedmud": "FedMUD (float)",
-}
 
 
 def report_payload(paths: Sequence[Path]) -> dict[str, Any]:
@@ -54,7 +49,7 @@ def report_payload(paths: Sequence[Path]) -> dict[str, Any]:
     directories = [RunDirectory.open(path) for path in paths]
     runs = [run_payload(directories[0], detail=True)]
     runs += [run_payload(directory) for directory in directories[1:]]
-    for run, label in zip(runs, _labels([run["config"] for run in runs]), strict=True):
+    for run, label in zip(runs, _labels(runs), strict=True):
         run["label"] = label
     return {"version": __version__, "runs": runs}
 
@@ -64,9 +59,11 @@ def run_payload(directory: RunDirectory, *, detail: bool = False) -> dict[str, A
     description = directory.read_json("config.json")
     config: dict[str, Any] = description["config"]
     summary = read_summary(directory)
+    title, binary = _method_facts(description)
     run: dict[str, Any] = {
         "name": directory.path.name,
-        "method_name": _method_name(config),
+        "method_name": title if binary else f"{title} (float)",
+        "binary": binary,
         "config": config,
         "num_rounds": config["num-server-rounds"],
         "num_clients": description.get("num_partitions"),
@@ -173,8 +170,9 @@ def _clean(value: Any) -> Any:
     return value
 
 
-def _labels(configs: Sequence[Mapping[str, Any]]) -> list[str]:
+def _labels(runs: Sequence[Mapping[str, Any]]) -> list[str]:
     """Name each run by its method and by what else sets it apart from the others."""
+    configs = [run["config"] for run in runs]
     ignored = ("method", "output-dir", "run-name", "device", "client-threads")
     keys = dict.fromkeys(key for config in configs for key in config)
     telling = [
@@ -183,9 +181,9 @@ def _labels(configs: Sequence[Mapping[str, Any]]) -> list[str]:
         if key not in ignored and len({repr(c.get(key)) for c in configs}) > 1
     ]
     labels: list[str] = []
-    for config in configs:
-        parts = [_method_name(config)]
-        parts += [f"{key} {config.get(key)}" for key in telling[:3]]
+    for run in runs:
+        parts = [run["method_name"]]
+        parts += [f"{key} {run['config'].get(key)}" for key in telling[:3]]
         label = ", ".join(parts)
         twins = sum(
             known == label or known.startswith(f"{label} #") for known in labels
@@ -194,9 +192,15 @@ def _labels(configs: Sequence[Mapping[str, Any]]) -> list[str]:
     return labels
 
 
-def _method_name(config: Mapping[str, Any]) -> str:
-    method = str(config["method"])
-    return _METHOD_NAMES.get(method, method)
+def _method_facts(description: Mapping[str, Any]) -> tuple[str, bool]:
+    """Return the method's title and whether its model is binary."""
+    if "method_title" in description:
+        return str(description["method_title"]), bool(description["binary"])
+    # Runs of an earlier version did not store them.
+    from fedbnn_core.methods import method_class
+
+    method = method_class(description["config"]["method"])
+    return method.title, method.binary
 
 
 def _changed(config: Mapping[str, Any]) -> list[str]:

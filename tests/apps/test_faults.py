@@ -162,6 +162,40 @@ def test_stragglers_are_left_behind_at_the_deadline(federate):
         assert line["clients"] == [0, 2, 3, 4, 5, 7]
 
 
+def array_bytes(message):
+    return sum(
+        len(array.data)
+        for record in message.content.array_records.values()
+        for array in record.values()
+    )
+
+
+def test_every_byte_that_came_is_counted(federate):
+    """Rejected and surplus replies and whole failed attempts travelled too."""
+    sent, broken = [], []
+
+    def fault(partition, round_index, reply):
+        if round_index == 1 and len(broken) < 3:
+            broken.append(partition)
+            reply = with_arrays(reply, lambda a: np.full_like(a, np.nan))
+        sent.append(array_bytes(reply))
+        return reply
+
+    directory, grid = federate(
+        fault=fault, clients_per_round=2, over_selection=1, quorum=1.0
+    )
+    lines = directory.read_metrics()
+    (attempt,) = lines[1]["failed_attempts"]
+    one = sent[0]
+    # The three broken ones, and the surplus one of round 1.
+    assert attempt["bytes_up"] == 3 * one + one
+    assert attempt["bytes_down"] == lines[0]["bytes_down"]
+    assert lines[1]["bytes_down"] == 2 * lines[0]["bytes_down"]
+    left = sum(map(array_bytes, grid._replies))
+    assert 0 < left <= one
+    assert sum(line["bytes_up"] for line in lines) == sum(sent) - left
+
+
 def test_over_selection_takes_the_first_replies(federate):
     directory, grid = federate(
         clients_per_round=3, over_selection=4, order=lambda partition: -partition

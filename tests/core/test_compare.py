@@ -2,11 +2,12 @@
 
 import csv
 import io
+import json
 
 import pytest
 
 from fedbnn_core.cli.compare import plot_runs
-from fedbnn_core.compare import as_csv, gaps, read_run
+from fedbnn_core.compare import as_csv, different_data, gaps, read_run
 from fedbnn_core.errors import RunError
 from tests.core.run_folders import write_run
 
@@ -36,8 +37,26 @@ def test_cost_is_that_of_the_method_s_network(runs):
     assert fedavg.memory_mb == pytest.approx(1.563520)
     assert fedbnn.memory_mb == pytest.approx(0.048860)
     assert fedbnn.memory_honest_mb == pytest.approx(0.0625, abs=5e-5)
+    assert (fedavg.binary, fedbnn.binary) == (False, True)
     # What is left in float is the head, 2 x 256 x 10.
     assert (fedbnn.float_flops, fedavg.one_bit_ops) == (5120, 0)
+
+
+@pytest.mark.parametrize(
+    ("model", "shape", "expected"),
+    [
+        ("cnn4", (1, 28, 28), 1.6291),
+        ("cnn4", (3, 32, 32), 1.6127),
+        ("resnet10", (3, 32, 32), 19.617064),
+    ],
+)
+def test_memory_of_fedmud_by_the_paper_s_rule(tmp_path, model, shape, expected):
+    """baselines.md 5.2: CNN4 with all factors, other models without."""
+    config = {"method": "fedmud", "model": model}
+    path = write_run(tmp_path, "a", config, accuracy=0.9)
+    stored = json.loads((path / "config.json").read_text())
+    (path / "config.json").write_text(json.dumps(stored | {"input_shape": shape}))
+    assert read_run(path).memory_mb == pytest.approx(expected, abs=6e-5)
 
 
 def test_gap_and_its_noise(runs):
@@ -58,6 +77,25 @@ def test_csv_has_every_figure_of_every_run(runs):
 def test_plot_is_a_picture(runs, tmp_path):
     plot_runs(runs, tmp_path / "plot.png")
     assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_what_differs_in_the_data_is_told(runs, tmp_path):
+    assert different_data(runs) == []
+    config = {"method": "fedavg", "dataset": "svhn", "partition": "dirichlet"}
+    other = read_run(write_run(tmp_path, "c", config, accuracy=0.7))
+    assert different_data([*runs, other]) == ["dataset", "partition"]
+
+
+@pytest.mark.parametrize("with_best", [True, False])
+def test_a_stopped_run_is_refused(tmp_path, with_best):
+    path = write_run(tmp_path, "a", {"method": "fedavg"}, accuracy=0.9)
+    summary = json.loads((path / "summary.json").read_text())
+    summary |= {"status": "stopped", "reason": "no clients"}
+    if not with_best:
+        del summary["test_accuracy"], summary["best_round"]
+    (path / "summary.json").write_text(json.dumps(summary))
+    with pytest.raises(RunError, match="stopped after round 2: no clients"):
+        read_run(path)
 
 
 def test_an_unfinished_run_is_refused(tmp_path):

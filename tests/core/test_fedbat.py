@@ -1,10 +1,14 @@
 """FedBAT's round: what travels, what the server adds, when the signs begin."""
 
+import io
+
 import numpy as np
 import pytest
 
 from fedbnn_core.binary_update import BinaryUpdate
+from fedbnn_core.errors import ReplyError
 from fedbnn_core.methods.base import load_arrays, state_arrays
+from fedbnn_core.validation import ReplyRules, check_reply
 from fedbnn_core.weight_update import attached_updates
 from tests.core.method_rounds import Reply, client_data, method, one_round, task
 
@@ -21,13 +25,22 @@ def decoded(reply, broadcast, name, index):
     return (flat + alpha * (2.0 * np.array(bits) - 1)).reshape(broadcast[name].shape)
 
 
+def npy_bytes(array):
+    file = io.BytesIO()
+    np.save(file, array)
+    return len(file.getvalue())
+
+
 def test_upload_is_one_bit_per_weight():
     fedbat = method("fedbat")
     (reply,) = one_round(fedbat, fedbat.initial_broadcast(), clients=1)
     sizes = {name: array.nbytes for name, array in reply.arrays.items()}
     norms = 4 * 4 * NORM_CHANNELS + 4 * 8
     assert sum(sizes.values()) == WEIGHTS // 8 + 4 * LAYERS + norms
-    assert 8 * (sum(sizes.values()) - norms) <= 1.15 * WEIGHTS
+    # What travels are npy files, each with its header.
+    files = {name: npy_bytes(array) for name, array in reply.arrays.items()}
+    assert all(files[name] > sizes[name] for name in sizes)
+    assert 8 * (sum(files.values()) - norms) <= 1.15 * WEIGHTS
     nominal = fedbat.nominal_bytes()
     trained = WEIGHTS + 2 * NORM_CHANNELS
     # 1.08 bits per parameter (baselines.md section 6), without running statistics.
@@ -57,6 +70,43 @@ def test_server_averages_the_reconstructed_weights():
         np.average(means, axis=0, weights=[40, 50, 60]),
         rtol=1e-6,
     )
+
+
+def judged(fedbat, broadcast, arrays):
+    """Judge a reply as the server does."""
+    rules = ReplyRules(arrays, {}, measure_update=fedbat.update_norm)
+    return check_reply(rules, arrays, {}, 40, broadcast)
+
+
+def test_update_norm_is_that_of_the_decoded_weights():
+    fedbat = method("fedbat")
+    broadcast = fedbat.initial_broadcast()
+    (reply,) = one_round(fedbat, broadcast, clients=1)
+    layers = [f"convs.{i}.weight" for i in range(4)] + ["head.weight"]
+    squares = 0.0
+    for name, before in broadcast.items():
+        if name in layers:
+            after = decoded(reply, broadcast, name, layers.index(name))
+        elif before.dtype.kind == "f":
+            after = reply.array(name)
+        else:
+            continue
+        squares += float(np.square(after.astype(np.float64) - before).sum())
+    norm = judged(fedbat, broadcast, reply.arrays)
+    assert norm == pytest.approx(squares**0.5, rel=1e-5)
+
+
+@pytest.mark.parametrize("alpha", [-1000.0, 0.0, 4.9e-4, 5.1e-2])
+def test_step_size_that_no_client_can_have_is_refused(alpha):
+    fedbat = method("fedbat")
+    broadcast = fedbat.initial_broadcast()
+    (reply,) = one_round(fedbat, broadcast, clients=1)
+    for bound in (5e-4, 5e-2):
+        reply.arrays["step-sizes"] = np.full(LAYERS, bound, np.float32)
+        assert judged(fedbat, broadcast, reply.arrays) > 0
+    reply.arrays["step-sizes"][2] = alpha
+    with pytest.raises(ReplyError, match=r"between 0\.0005 and 0\.05"):
+        judged(fedbat, broadcast, reply.arrays)
 
 
 def test_server_model_is_float_and_draws_nothing():

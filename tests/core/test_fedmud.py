@@ -9,6 +9,7 @@ from fedbnn_core.weight_update import attached_updates
 from tests.core.method_rounds import client_data, method, one_round, task
 
 CLOCK = "fedmud-clock"
+DECOMPOSED = [f"convs.{i}.weight" for i in (1, 2, 3)]
 
 
 def client_weights(fedmud, broadcast, reply):
@@ -121,3 +122,22 @@ def test_residual_networks_are_decomposed_shortcuts_too():
     state = fedmud.initial_broadcast()
     convolutions = {name for name, array in state.items() if array.ndim == 4}
     assert {f"{name}.weight" for name in names} == convolutions - {"stem.weight"}
+
+
+def test_update_norm_is_that_of_the_effective_weights():
+    """Both with factors that start at zero and with those of an earlier round."""
+    fedmud = method("fedmud", fedmud_reset_every=2)
+    broadcast = fedmud.initial_broadcast()
+    start = {name: broadcast[name] for name in DECOMPOSED}
+    for round_index in range(2):
+        replies = one_round(fedmud, broadcast, round_index=round_index, lr=0.01)
+        after = client_weights(fedmud, broadcast, replies[0])
+        squares = sum(np.square(after[n] - start[n]).sum() for n in after)
+        for name, array in replies[0].arrays.items():
+            if name in broadcast and "factor" not in name and array.dtype.kind == "f":
+                squares += np.square(array - broadcast[name]).sum()
+        norm = fedmud.update_norm(replies[0].arrays, broadcast)
+        assert abs(norm - squares**0.5) <= 1e-4 * norm
+        result = fedmud.combine(replies, broadcast)
+        broadcast, merged = result.broadcast, result.candidates["float"]
+        start = {name: merged[name] for name in start}

@@ -13,6 +13,7 @@ from fedbnn_core.errors import ConfigError
 from fedbnn_core.models import ModelSpec, build_model
 from fedbnn_core.post_training import binarize_float_model
 from fedbnn_core.rotation import sign
+from tests.core.method_rounds import method
 
 
 def twin(name: str, shape: tuple[int, int, int], **kwargs: int) -> nn.Module:
@@ -161,3 +162,26 @@ def test_a_binary_network_is_refused() -> None:
 def test_an_unknown_norm_is_named() -> None:
     with pytest.raises(ConfigError, match=r"l2, l1.*'max'"):
         binarize_float_model(nn.Sequential(), norm="max")
+
+
+@pytest.mark.parametrize(
+    ("model", "settings", "kept"),
+    [
+        ("cnn4", {}, set()),
+        ("cnn4", {"float_first": True}, {"convs.0"}),
+        ("resnet10", {"model_width": 4}, {"stem"}),
+    ],
+)
+def test_float_methods_binarise_what_fedbnn_does(model, settings, kept) -> None:
+    fedavg = method("fedavg", model=model, **settings)
+    trained = fedavg.evaluation_model()
+    variants = fedavg.final_variants(trained)
+    assert variants.keys() == {"ptb", "ptb_l1"}
+    for variant in variants.values():
+        convolutions = {
+            name: (part.weight, dict(variant.named_modules())[name].weight)
+            for name, part in trained.named_modules()
+            if isinstance(part, nn.Conv2d)
+        }
+        same = {n for n, (a, b) in convolutions.items() if torch.equal(a, b)}
+        assert same == kept

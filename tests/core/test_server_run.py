@@ -197,6 +197,21 @@ def test_resumed_private_run_counts_what_clients_sent_to_lost_rounds(data, tmp_p
         resume(data, path)
 
 
+@pytest.mark.parametrize("method", ["fedbat", "fedmud"])
+def test_clipping_what_is_no_weight_is_refused(data, tmp_path, method):
+    config = tiny_config(data, tmp_path, method=method, robust="clip")
+    with pytest.raises(ConfigError, match=r"robust = 'clip'.*fedavg, fedbnn"):
+        ServerRun(config, CLIENTS)
+    ServerRun(tiny_config(data, tmp_path, method=method, robust="median"), CLIENTS)
+
+
+def test_run_stores_how_many_images_and_what_method_it_had(data, tmp_path):
+    run = ServerRun(tiny_config(data, tmp_path, method="fedbat"), CLIENTS)
+    stored = run.directory.read_json("config.json")
+    assert (stored["train_images"], stored["test_images"]) == (64, 40)
+    assert (stored["method_title"], stored["binary"]) == ("FedBAT", False)
+
+
 def test_methods_without_private_mode_are_refused(data, tmp_path):
     pytest.importorskip("dp_accounting")
     with pytest.raises(ConfigError, match="has no private mode"):

@@ -185,6 +185,47 @@ def test_a_baseline_that_ran_longer_is_drawn_in_full(browser, tmp_path):
     assert browser.complaints() == []
 
 
+def test_both_directions_are_shown_as_travelled_and_as_papers_count(browser, tmp_path):
+    """FedMUD's downlink: W0 travels, although papers count the factors only."""
+    path = write_run(tmp_path / "fedmud", rounds=3, method="fedmud")
+    lines = [json.loads(line) for line in (path / "metrics.jsonl").open()]
+    for line in lines:
+        line |= {"bytes_up": 50_000, "bytes_up_nominal": 48_000}
+        line |= {"bytes_down": 1_570_000, "bytes_down_nominal": 48_040}
+    (path / "metrics.jsonl").write_text("".join(json.dumps(x) + "\n" for x in lines))
+    page = write_report(
+        [path, write_run(tmp_path / "b", rounds=3)], tmp_path / "r.html"
+    )
+    browser.open(page.as_uri())
+    # Up is close to nominal, so it has no line of its own.
+    assert browser.wait(POINTS, "bytes") == [3, 3, 3]
+    words = browser.run("return document.body.innerText")
+    assert "server to clients, as papers count" in words
+    assert "clients to server, as papers count" not in words
+    tiles = browser.run(
+        "return [...document.querySelectorAll('.tile')].map((one) => one.innerText)"
+    )
+    sent = [tile.split("\n")[-2:] for tile in tiles if "the clients" in tile.lower()]
+    assert sent == [["150 kB", "144 kB nominal"], ["4.71 MB", "144 kB nominal"]]
+    row = browser.run("return document.querySelector('#result tbody tr').innerText")
+    assert "150 kB, 144 kB nominal\t4.71 MB, 144 kB nominal" in row
+
+
+def test_an_unknown_binary_method_is_not_called_float(browser, tmp_path):
+    path = write_run(tmp_path / "fifth", rounds=3, method="fedavg")
+    description = json.loads((path / "config.json").read_text())
+    description["config"]["method"] = "fifth"
+    description |= {"method_title": "Fifth", "binary": True}
+    (path / "config.json").write_text(json.dumps(description))
+    browser.open(write_report([path]).as_uri())
+    words = browser.wait("return document.body.innerText").lower()
+    assert "test accuracy, 1-bit model" in words
+    assert "float model" not in words
+    # It trains with a surrogate gradient but mixes no weights.
+    assert browser.wait(POINTS, "clock") == [3, 3]
+    assert "sign(w̃)" not in words
+
+
 def test_a_run_that_has_not_finished_a_round_opens(browser, tmp_path):
     path = write_run(tmp_path / "new", rounds=0, planned=10, finished=False)
     browser.open(write_report([path]).as_uri())

@@ -41,6 +41,20 @@ def test_rounds_are_stored_by_column():
     json.dumps(rounds, allow_nan=False)
 
 
+def test_traffic_has_four_columns():
+    lines = invented_lines(rounds=2, layers=1, clients=5, planned=2)
+    keys = ("bytes_up", "bytes_up_nominal", "bytes_down", "bytes_down_nominal")
+    for number, line in enumerate(lines):
+        line |= {key: 100 * place + number for place, key in enumerate(keys)}
+    columns = rounds_payload(lines)["columns"]
+    assert [columns[key] for key in keys] == [
+        [0, 1],
+        [100, 101],
+        [200, 201],
+        [300, 301],
+    ]
+
+
 def test_a_run_without_rounds_has_empty_columns():
     assert rounds_payload([])["round"] == []
 
@@ -59,6 +73,15 @@ def test_runs_are_named_by_what_sets_them_apart(tmp_path):
         "FedBNN, lr 0.05 #2",
         "FedAvg (float), lr 0.1",
     ]
+
+
+def test_method_is_named_as_the_run_stored_it(tmp_path):
+    path = write_run(tmp_path / "a", rounds=2)
+    description = json.loads((path / "config.json").read_text())
+    description |= {"method_title": "Other", "binary": False}
+    (path / "config.json").write_text(json.dumps(description))
+    run = report_payload([path])["runs"][0]
+    assert (run["method_name"], run["binary"]) == ("Other (float)", False)
 
 
 def test_changed_keys_are_those_that_differ_from_the_defaults(tmp_path):

@@ -68,7 +68,7 @@ function layersSection(run) {
   update(run);
   return {
     id: "layers", title: "Layer by layer",
-    caption: run.config.method === "fedbnn"
+    caption: layers.alpha && layers.beta
       ? "Each binary layer mixes three weights: (1 − α) of its own, α β of the rotated, α (1 − β) of the server's. The three add up to 1. All of it is learned; colours run from the first layer to the last."
       : "Figures of each binary layer; colours run from the first layer to the last.",
     body: [el("div", {class: "legend", role: "group", "aria-label": "Show or hide layers"}, chips), el("div", {class: "grid", style: {marginTop: "12px"}}, charts.map((chart) => chart.figure))],

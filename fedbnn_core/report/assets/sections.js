@@ -1,9 +1,9 @@
 "use strict";
 // The sections of the page. Each is {id, title, caption, body, update} or null.
 
-const CANDIDATES = {
-  fedbnn: {"": "sign(w̃), deployed", weights: "sign(w), averaged weights", rotated: "sign(rot w), rotated weights"},
-};
+// The models that a round is scored as, where the clients send rotations.
+const CANDIDATES = {"": "sign(w̃), deployed", weights: "sign(w), averaged weights", rotated: "sign(rot w), rotated weights"};
+const isRotated = (run) => run.rounds.columns.val_accuracy_rotated !== undefined;
 
 function bestRound(run) {
   if (run.summary) return run.summary.best_round;
@@ -16,6 +16,12 @@ function bestRound(run) {
 const last = (values) => (values || []).findLast((v) => v !== null);
 const sum = (values) => (values || []).reduce((total, v) => total + (v || 0), 0);
 
+// Traffic as papers count it: trained numbers of the replies that counted, no headers.
+function nominal(columns, key) {
+  const counted = sum(columns[`${key}_nominal`]);
+  return counted ? `${format.bytes(counted)} nominal` : "";
+}
+
 function tile(label, value, detail, main) {
   return el("div", {class: main ? "tile main" : "tile"}, el("div", {class: "label"}, label), el("div", {class: "value"}, value), el("div", {class: "detail"}, detail || ""));
 }
@@ -23,7 +29,7 @@ function tile(label, value, detail, main) {
 function tiles(run) {
   const {summary, rounds, config} = run, {columns} = rounds;
   const done = rounds.round.length, found = [];
-  const shown = config.method === "fedbnn" ? "1-bit model" : "float model";
+  const shown = run.binary ? "1-bit model" : "float model";
   if (summary) {
     found.push(tile(`Test accuracy, ${shown}`, format.percent(summary.test_accuracy), `best round ${summary.best_round} of ${summary.rounds} · validation ${format.percent(summary.val_accuracy)}`, true));
   } else {
@@ -44,9 +50,8 @@ function tiles(run) {
   }
   const epsilon = last(columns.epsilon);
   if (epsilon !== undefined) found.push(tile("Privacy spent", `ε = ${+epsilon.toPrecision(3)}`, `δ = ${config["privacy-delta"]}`));
-  const traffic = sum(columns.bytes_up) + sum(columns.bytes_down);
-  const replies = sum(rounds.clients.map((clients) => clients.length));
-  found.push(tile("Sent over the network", format.bytes(traffic), replies ? `${format.bytes(sum(columns.bytes_up) / replies)} up per client and round` : ""));
+  found.push(tile("Sent by the clients", format.bytes(sum(columns.bytes_up)), nominal(columns, "bytes_up")));
+  found.push(tile("Sent to the clients", format.bytes(sum(columns.bytes_down)), nominal(columns, "bytes_down")));
   const seconds = sum(Object.keys(columns).filter((name) => name.startsWith("seconds_")).map((name) => sum(columns[name])));
   found.push(tile("Training time", format.duration(summary ? summary.seconds : seconds), done ? `${done} rounds · ${format.seconds(seconds / done)} each` : ""));
   const rejected = rounds.rejected.length;
@@ -63,15 +68,16 @@ function resultSection(run, others) {
 
 function comparison(runs) {
   const cell = (v, show) => (v === null || v === undefined ? "–" : show(v));
+  const traffic = (columns, key) => [format.bytes(sum(columns[key])), nominal(columns, key)].filter(Boolean).join(", ");
   const binarized = runs.some((run) => run.summary && run.summary.ptb_test_accuracy !== undefined);
   const rows = runs.map((run) => {
     const s = run.summary || {}, {columns} = run.rounds;
     const after = binarized ? [cell(s.ptb_test_accuracy, format.percent)] : [];
     return [run.label, cell(s.test_accuracy, format.percent), ...after, cell(s.val_accuracy, format.percent), cell(s.best_round, (v) => `${v} of ${s.rounds}`),
-      cell(run.packed_bytes || s.one_bit_bytes || s.float32_bytes, format.bytes), format.bytes(sum(columns.bytes_up) + sum(columns.bytes_down)), cell(s.seconds, format.duration)];
+      cell(run.packed_bytes || s.one_bit_bytes || s.float32_bytes, format.bytes), traffic(columns, "bytes_up"), traffic(columns, "bytes_down"), cell(s.seconds, format.duration)];
   });
   return el("div", {class: "card scroll free", style: {marginTop: "12px"}, tabindex: "0", role: "region", "aria-label": "Comparison of runs"},
-    table("Comparison of runs", ["Run", "Test accuracy", ...(binarized ? ["then binarized"] : []), "Validation", "Best round", "Model size", "Traffic", "Time"], rows));
+    table("Comparison of runs", ["Run", "Test accuracy", ...(binarized ? ["then binarized"] : []), "Validation", "Best round", "Model size", "Sent up", "Sent down", "Time"], rows));
 }
 
 // Runs of different length share one axis: all rounds that any of them has.
@@ -87,7 +93,7 @@ function onRounds(rounds, run, key) {
 
 function convergenceSeries(run, others, kind) {
   const rounds = allRounds([run, ...others]);
-  const names = CANDIDATES[run.config.method] || {};
+  const names = isRotated(run) ? CANDIDATES : {};
   const prefix = `val_${kind}`, own = Object.keys(run.rounds.columns).filter((key) => key === prefix || key.startsWith(`${prefix}_`));
   const suffix = (key) => key.slice(prefix.length + 1);
   const order = Object.keys(names);
@@ -116,7 +122,7 @@ function convergenceSection(run, others) {
   update(run);
   return {
     id: "convergence", title: "Convergence",
-    caption: run.config.method === "fedbnn" ? "sign(w̃) is the model that is deployed. sign(w) shows what the averaged weights alone would give, sign(rot w) the averaged rotated weights." : null,
+    caption: isRotated(run) ? "sign(w̃) is the model that is deployed. sign(w) shows what the averaged weights alone would give, sign(rot w) the averaged rotated weights." : null,
     body: [el("div", {class: "grid"}, accuracy.figure, loss.figure, train.figure)], update,
   };
 }
@@ -199,16 +205,17 @@ function costSection(run) {
     const series = (names) => names.filter(([key]) => columns[key]).map(([key, name], i) => ({name, color: `var(--s${i + 1})`, dash: i === 1 ? "6 4" : i ? "2 4" : null, values: columns[key]}));
     const traffic = [["bytes_up", "clients to server"], ["bytes_down", "server to clients"]];
     // What papers count; close to the measured bytes unless a method compresses.
-    const nominal = sum(columns.bytes_up_nominal), up = sum(columns.bytes_up);
-    if (nominal && nominal < 0.9 * up) traffic.push(["bytes_up_nominal", "clients to server, as papers count"]);
+    for (const [key, name] of [...traffic]) {
+      const counted = sum(columns[`${key}_nominal`]);
+      if (counted && counted < 0.9 * sum(columns[key])) traffic.push([`${key}_nominal`, `${name}, as papers count`]);
+    }
     bytes.setData({rounds, best, series: series(traffic)});
     seconds.setData({rounds, best, series: series([["seconds_train", "training"], ["seconds_aggregate", "aggregation"], ["seconds_evaluate", "evaluation"]])});
     rate.setData({rounds, best, series: series([["lr", "learning rate"]])});
     clock.setData({rounds, best, series: [...series([["t", "t"]]), {name: "k = max(1/t, 1)", color: "var(--s2)", dash: "6 4", values: columns.t.map((t) => (t ? Math.max(1 / t, 1) : null))}]});
   };
   update(run);
-  const clocked = run.config.method === "fedbnn";
-  return {id: "cost", title: "Cost and schedule", body: [el("div", {class: "grid"}, bytes.figure, seconds.figure, rate.figure, clocked ? clock.figure : null)], update};
+  return {id: "cost", title: "Cost and schedule", body: [el("div", {class: "grid"}, bytes.figure, seconds.figure, rate.figure, run.binary ? clock.figure : null)], update};
 }
 
 function configSection(run) {
