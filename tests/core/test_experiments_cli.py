@@ -136,7 +136,6 @@ def test_table_as_csv_into_a_file(recipe, tmp_path):
         (["run", "RECIPE", "--scale", "long"], ConfigError, "short"),
         (["run", "RECIPE", "--method", "fedprox"], ConfigError, "fedavg"),
         (["run", "RECIPE", "-c", "seed=3"], ConfigError, "--seeds"),
-        (["run", "RECIPE", "-c", "num-partitions=4"], ConfigError, "clients"),
         (["table", "RECIPE"], RunError, "experiment run"),
         (["table", "RECIPE", "--scale", "long"], ConfigError, "short"),
         (["table", "RECIPE", "--format", "html"], ConfigError, "markdown"),
