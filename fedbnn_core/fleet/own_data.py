@@ -29,9 +29,13 @@ class DataTask:
     horizontal_flip: bool
     min_examples: int
     """Fewest training images with which a device takes part."""
+    private: bool = False
+    """The server may not know how many images there are."""
 
     @classmethod
-    def of(cls, dataset: Dataset, *, min_examples: int) -> "DataTask":
+    def of(
+        cls, dataset: Dataset, *, min_examples: int, private: bool = False
+    ) -> "DataTask":
         """Describe the server's dataset."""
         return cls(
             class_names=dataset.class_names,
@@ -41,6 +45,7 @@ class DataTask:
             crop_padding=dataset.augmentation.crop_padding,
             horizontal_flip=dataset.augmentation.horizontal_flip,
             min_examples=min_examples,
+            private=private,
         )
 
     def to_json(self) -> str:

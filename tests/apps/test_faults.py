@@ -350,6 +350,23 @@ def test_private_run_tells_its_epsilon(federate):
         assert line["examples"] == len(line["clients"]) == 3
 
 
+@pytest.mark.parametrize("method", ["fedbnn", "fedavg"])
+def test_nobody_learns_that_a_private_client_diverged(federate, method):
+    pytest.importorskip("dp_accounting")
+    directory, _ = federate(
+        method=method,
+        privacy="local",
+        num_server_rounds=1,
+        # Every step multiplies the weights by -999, until they overflow.
+        lr=1000.0,
+        weight_decay=1.0,
+        local_epochs=20,
+    )
+    (line,) = directory.read_metrics()
+    assert line["rejected"] == []
+    assert len(line["clients"]) == 3
+
+
 def test_client_that_claims_more_images_than_it_has_is_rejected(federate):
     def fault(partition, round_index, reply):
         if partition == 5:

@@ -82,3 +82,34 @@ def test_noise_does_not_follow_numpys_seed(exchange):
         got = private_arrays(trained(0.1), BROADCAST, config(1.0, 1.0), **exchange)
         draws.append(update(got))
     assert np.abs(draws[0] - draws[1]).max() > 0.1
+
+
+def spoilt(value):
+    arrays = trained(0.1)
+    arrays["w"][3, 5] = value
+    return arrays
+
+
+NOTHING_TO_CLIP = {
+    "nan": lambda: spoilt(np.nan),
+    "inf": lambda: spoilt(-np.inf),
+    "zero": lambda: trained(0.0),
+    "omega": lambda: trained(0.0) | {"omega": np.array(np.nan, np.float32)},
+}
+
+
+@pytest.mark.parametrize("kind", NOTHING_TO_CLIP)
+def test_update_that_cannot_be_clipped_is_sent_as_noise_alone(exchange, kind):
+    arrays = NOTHING_TO_CLIP[kind]()
+    silent = private_arrays(arrays, BROADCAST, config(2.0, 1e-6), **exchange)
+    assert np.abs(update(silent)).max() < 2e-5
+    noisy = update(private_arrays(arrays, BROADCAST, config(0.5, 3.0), **exchange))
+    assert np.isfinite(noisy).all()
+    assert noisy.std() == pytest.approx(1.5, rel=0.02)
+
+
+def test_update_too_short_to_be_squared_is_noise_alone(exchange):
+    zeros = {"w": np.zeros(50, np.float32)}
+    short = {"w": np.full(50, 1e-30, np.float32)}
+    got = private_arrays(short, zeros, config(0.5, 3.0), **exchange)
+    assert 0.5 < got["w"].std() < 3.0

@@ -252,9 +252,9 @@ def test_server_killed_at_twenty_random_moments_ends_with_the_same_bits(tmp_path
         deadline = time.monotonic() + 120
         while not ready.wait(0.01) and process.is_alive():
             assert time.monotonic() < deadline
-        return process
+        return process, ready.is_set()
 
-    process = start(tmp_path / "whole")
+    process, _ = start(tmp_path / "whole")
     begun = time.monotonic()
     process.join()
     assert process.exitcode == 0
@@ -264,14 +264,16 @@ def test_server_killed_at_twenty_random_moments_ends_with_the_same_bits(tmp_path
 
     generator = np.random.default_rng(7)
     kills, hits, ended, resumed = 0, 0, [], ""
-    early = 0
+    early, before_training = 0, 0
     while kills < 20 or resumed:
         folder = tmp_path / f"killed-{len(ended)}-{early}"
-        # Half of the kills hit a file that is being written: a start or a round syncs
-        # some 15 files and folders. The others come at any time within three rounds.
+        # Half of the kills hit a file that is being written: a round syncs some 15
+        # files and folders, the start about 5. The others come at any time within
+        # three rounds.
         while_writing = kills % 2 == 0 and kills < 20
-        die_at_sync = int(generator.integers(1, 30)) if while_writing else 0
-        process = start(folder, resumed, die_at_sync)
+        latest = 6 if kills % 4 == 0 else 30
+        die_at_sync = int(generator.integers(1, latest)) if while_writing else 0
+        process, began = start(folder, resumed, die_at_sync)
         resumed = resumed or next(folder.iterdir())
         if kills < 20 and not while_writing:
             process.join(generator.random() * seconds * 3 / 8)
@@ -279,6 +281,7 @@ def test_server_killed_at_twenty_random_moments_ends_with_the_same_bits(tmp_path
         process.join()
         if process.exitcode == -signal.SIGKILL:
             kills += 1
+            before_training += not began
             hits += len(list(resumed.rglob("*.tmp")))
             if not (resumed / "config.json").exists():
                 # Killed before it had a name: nothing is lost, it starts anew.
@@ -288,6 +291,7 @@ def test_server_killed_at_twenty_random_moments_ends_with_the_same_bits(tmp_path
             ended.append(RunDirectory(resumed))
             resumed = ""
     assert hits > 0
+    assert before_training > 2
     for run in ended:
         wanted = whole.read_json("summary.json")
         got = run.read_json("summary.json")

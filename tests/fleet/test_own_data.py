@@ -2,11 +2,13 @@
 
 import os
 import stat
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from client_app.own_data import describe_own_data
 from fedbnn_core.data import load_dataset
 from fedbnn_core.errors import DataError
 from fedbnn_core.fleet.own_data import DataTask, load_own_data, summarise_own_data
@@ -77,6 +79,18 @@ def test_too_few_images_are_counted(tmp_path):
     folder = photos(tmp_path / "p", ["cat"], count=4)
     with pytest.raises(DataError, match="3 training images, at least 4 are needed"):
         load_own_data(folder, TASK)
+
+
+def test_a_private_run_learns_no_number_of_images(tmp_path):
+    few = photos(tmp_path / "few", ["cat"], count=4)
+    enough = photos(tmp_path / "enough", ["cat", "owl"], count=10)
+    for private, count in ((False, 16), (True, 1)):
+        task = replace(TASK, private=private).to_json()
+        assert describe_own_data(str(enough), task) == {"own-examples": count}
+        answer = describe_own_data(str(few), task)
+        assert answer["own-examples"] == 0
+        assert ("3 training images" in answer["problem"]) is not private
+        assert private is not any(c.isdigit() for c in answer["problem"])
 
 
 def test_an_archive_of_another_size_is_refused(tmp_path):
