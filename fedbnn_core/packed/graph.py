@@ -10,6 +10,7 @@ import numpy.typing as npt
 from fedbnn_core.errors import FormatError
 
 __all__ = [
+    "MAX_ACTIVATION_BYTES",
     "MAX_CHANNELS",
     "MAX_FAN_IN",
     "MAX_KERNEL",
@@ -40,6 +41,8 @@ MAX_OPERATIONS = 1024
 MAX_SLOTS = 16
 MAX_VALUES = 2**24
 MAX_MACS = 2**40
+MAX_ACTIVATION_BYTES = 2**28
+"""Of all slots together, for one image."""
 
 _T = TypeVar("_T")
 Floats = npt.NDArray[np.float32]

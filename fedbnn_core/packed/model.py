@@ -13,7 +13,13 @@ import numpy.typing as npt
 from fedbnn_core.errors import FedBNNError, FormatError
 from fedbnn_core.packed import reference
 from fedbnn_core.packed.format import decode, read_file
-from fedbnn_core.packed.graph import Graph, Kind, infer_shapes
+from fedbnn_core.packed.graph import (
+    MAX_ACTIVATION_BYTES,
+    Graph,
+    Kind,
+    infer_shapes,
+    require,
+)
 
 __all__ = ["PackedModel", "available_kernels"]
 
@@ -59,7 +65,10 @@ class PackedModel:
         self._handle: Any = None
         # A model has one set of activation buffers.
         self._lock = threading.Lock()
-        if _native is not None and self.kernel != "numpy":
+        if _native is None or self.kernel == "numpy":
+            size = reference.activation_bytes(self.graph)
+            require(size <= MAX_ACTIVATION_BYTES, f"an image takes {size:,} bytes")
+        else:
             try:
                 self._handle = _native.open(data, self.kernel, max(threads, 1))
             except ValueError as error:
