@@ -20,6 +20,7 @@ __all__ = [
     "MAX_SLOTS",
     "MAX_STRIDE",
     "MAX_VALUES",
+    "REFUSAL",
     "Graph",
     "Kind",
     "Operation",
@@ -43,6 +44,7 @@ MAX_VALUES = 2**24
 MAX_MACS = 2**40
 MAX_ACTIVATION_BYTES = 2**28
 """Of all slots together, for one image."""
+REFUSAL = "not a valid .fbnn file: "
 
 _T = TypeVar("_T")
 Floats = npt.NDArray[np.float32]
@@ -170,7 +172,7 @@ class SlotShapes:
 def require(condition: bool, problem: str) -> None:
     """Raise the reader's error unless the condition holds."""
     if not condition:
-        raise FormatError(f"not a valid .fbnn file: {problem}; export the model again")
+        raise FormatError(f"{REFUSAL}{problem}; export the model again")
 
 
 def present(value: _T | None) -> _T:

@@ -26,10 +26,12 @@ __all__ = ["PackedModel", "available_kernels"]
 LAYOUTS = ("auto", "NHWC", "NCHW")
 
 _native: ModuleType | None
+_native_problem = ""
 try:
     _native = import_module("fedbnn_core.packed._native")
-except ImportError:
+except ImportError as error:
     _native = None
+    _native_problem = str(error)
 
 
 def available_kernels() -> tuple[str, ...]:
@@ -203,8 +205,8 @@ def _choose_kernel(kernel: str) -> str:
         if _native is None and not _warned:
             _warned = True
             warnings.warn(
-                "the C runtime was not built (no compiler at installation?); packed "
-                "models run on numpy, slowly. Reinstall fedbnn with a C compiler.",
+                f"the C runtime cannot be used ({_native_problem}); packed models run "
+                "on numpy, slowly. Reinstall fedbnn with a C compiler.",
                 RuntimeWarning,
                 stacklevel=4,
             )

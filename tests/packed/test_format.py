@@ -248,6 +248,54 @@ def test_a_small_file_cannot_reserve_much_memory(
     assert ("refused" in done.stdout) == refused
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(b"\x1b[2J", b"a\nb", b"a\tb", b"\0", b"\x7f", b"\xc2\x9b"),
+        *(b"\xff", b"\x80", b"\xe2\x82", b"\xc0\x80", b"\xe0\x80\x80"),
+        *(b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\xf8\x88\x80\x80\x80"),
+    ],
+)
+def test_names_that_are_no_plain_text_are_refused(name: bytes) -> None:
+    """Control characters, wrong, overlong and truncated UTF-8, surrogates."""
+    body = body_of(by_hand())
+    assert body.count(b"\x02up") == 1
+    in_class = body.replace(b"\x02up", bytes([len(name)]) + name)
+    in_architecture = body.replace(b"tiny", name, 1)
+    in_architecture = body[:11] + bytes([len(name)]) + in_architecture[12:]
+    image = np.zeros(1, np.uint8)
+    for other in (in_class, in_architecture):
+        assert not python_accepts(seal(other))
+        assert "no plain UTF-8" in native_refusal(seal(other), image)
+
+
+def test_every_other_name_is_accepted_and_kept() -> None:
+    for name in ("", " ", "\xa0", "Ä\u0308", "\ud7ff", "\ue000", "梨", "\U0010ffff"):
+        text = name.encode()
+        body = body_of(by_hand()).replace(b"\x02up", bytes([len(text)]) + text)
+        assert decode(seal(body)).class_names == [name, "down"]
+        assert not native_refusal(seal(body), np.zeros(1, np.uint8))
+
+
+def test_names_are_made_plain_when_written() -> None:
+    graph = decode(by_hand())
+    graph.class_names = ["a\x1b[2Jb\n", "\udcff" + "ß" * 200]
+    assert decode(encode(graph)).class_names == ["a?[2Jb?", "?" + "ß" * 127]
+
+
+def test_what_a_reader_would_refuse_is_not_written() -> None:
+    graph = everything(5, np.random.default_rng(0))
+    gain = graph.operations[1].gain
+    assert gain is not None
+    gain[3] = np.nan
+    with pytest.raises(FormatError, match=r"packed: a number that is not finite; if"):
+        encode(graph)
+    graph = decode(by_hand())
+    graph.input_shape = (70_000, 1, 1)
+    with pytest.raises(FormatError, match="cannot be packed"):
+        encode(graph)
+
+
 def test_messages_say_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(FormatError, match="fedbnn export"):
         PackedModel.load(tmp_path / "absent.fbnn")
