@@ -188,6 +188,11 @@ def test_what_cannot_be_packed_is_refused_with_a_reason() -> None:
         pack(sampled, **about)
     with pytest.raises(ConfigError, match="got Linear"):
         pack(nn.Linear(2, 2), **about)
+    coloured = network("cnn4", (3, 28, 28))
+    for key in ("mean", "std"):
+        wrong = about | {key: [0.5, 0.5], "input_shape": (3, 28, 28)}
+        with pytest.raises(ConfigError, match=f"{key} has 2 numbers .* 3 channels"):
+            pack(coloured, **wrong)
 
 
 def test_export_leaves_the_model_as_it_was() -> None:

@@ -1,11 +1,13 @@
 """The server's half of a run: retries, stopping, resuming, notes."""
 
 import shutil
+from dataclasses import replace
 
 import pytest
 
 from fedbnn_core.errors import ConfigError, RunError
 from fedbnn_core.privacy import ClientAccountant
+from fedbnn_core.run_data import load_run_dataset
 from fedbnn_core.server_run import ServerRun, stored_config
 from fedbnn_core.traffic import RoundTraffic
 from tests.tiny_run import CLIENTS, TinyFederation, tiny_config, write_data
@@ -148,3 +150,15 @@ def test_methods_without_private_mode_are_refused(data, tmp_path):
     pytest.importorskip("dp_accounting")
     with pytest.raises(ConfigError, match="has no private mode"):
         ServerRun(tiny_config(data, tmp_path, method="fedbat", privacy="local"), 8)
+
+
+def test_statistics_of_the_evaluation_are_noted(data, tmp_path, monkeypatch):
+    def load(config):
+        return replace(load_run_dataset(config), test_mean=(0.1,), test_std=(0.2,))
+
+    monkeypatch.setattr("fedbnn_core.server_run.load_run_dataset", load)
+    run = ServerRun(tiny_config(data, tmp_path), CLIENTS)
+    about = run.directory.read_json("config.json")
+    assert (about["test_mean"], about["test_std"]) == ([0.1], [0.2])
+    assert about["mean"] != [0.1]
+    run.directory.release()

@@ -176,13 +176,43 @@ def test_evaluate_counts_right_answers_and_draws(tmp_path: Path) -> None:
         assert min(picture.size) > 200
 
 
-def test_evaluate_refuses_another_dataset(model: Path) -> None:
+@pytest.mark.parametrize("name", ["absent/x.png", "x.txt"])
+def test_evaluate_tells_its_results_if_it_cannot_draw(
+    name: str, tmp_path: Path
+) -> None:
+    graph, _ = conv_graph(Conv(6, 6, 1, 8, 3, padding=1), np.random.default_rng(3))
+    path = tmp_path / "model.fbnn"
+    path.write_bytes(encode(graph))
+    write_dataset(tmp_path / "data.npz", PackedModel.load(path), wrong=5)
+    arguments = ["--dataset", f"npz:{tmp_path / 'data.npz'}", "--picture"]
+    table = invoke("evaluate", path, *arguments, tmp_path / name)
+    assert "75.00 %" in table
+    assert "not drawn: " in table
+    found = json.loads(invoke("evaluate", path, *arguments, tmp_path / name, "--json"))
+    assert (found["accuracy"], found["picture"]) == (0.75, None)
+
+
+def test_evaluate_refuses_another_dataset(model: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="choose the dataset"):
         invoke("evaluate", model, "--dataset", "fmnist-mini")
+    graph, _ = conv_graph(Conv(6, 6, 1, 8, 3, padding=1), np.random.default_rng(3))
+    path = tmp_path / "named.fbnn"
+    path.write_bytes(encode(graph))
+    packed = PackedModel.load(path)
+    packed.class_names = ["class 0", "tab\t", "class 2"]
+    write_dataset(tmp_path / "data.npz", packed, wrong=0)
+    arguments = ["evaluate", path, "--dataset", f"npz:{tmp_path / 'data.npz'}"]
+    with pytest.raises(DataError, match=r"class 1 is 'class 1' in the model and 'tab"):
+        invoke(*arguments)
+    # The file has a question mark where the dataset's name has a tab.
+    graph.class_names = packed.class_names
+    path.write_bytes(encode(graph))
+    assert "100.00 %" in invoke(*arguments)
 
 
 def test_a_packed_file_becomes_a_c_program(model: Path, tmp_path: Path) -> None:
     invoke("export", model, "--c", tmp_path / "program")
     assert (tmp_path / "program" / "main.c").is_file()
-    with pytest.raises(FedBNNError, match="--c FOLDER"):
-        invoke("export", model)
+    for others in ([], ["--c", tmp_path, "--model", "final"]):
+        with pytest.raises(FedBNNError, match="--c FOLDER"):
+            invoke("export", model, *others)
