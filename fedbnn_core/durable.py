@@ -25,10 +25,11 @@ __all__ = [
 ]
 
 _TEMPORARY_SUFFIX = ".tmp"
+_RESUME = "go on with `fedbnn resume RUN_DIR`"
 
 
 @contextmanager
-def disk_errors(path: Path) -> Iterator[None]:
+def disk_errors(path: Path, *, then: str = _RESUME) -> Iterator[None]:
     """Turn an OSError into a `RunError` that names the path and the remedy."""
     try:
         yield
@@ -39,20 +40,24 @@ def disk_errors(path: Path) -> Iterator[None]:
             remedy = "make sure that it can be written"
         reason = error.strerror or str(error)
         raise RunError(
-            f"cannot write {path}: {reason}; {remedy}, then go on with "
-            "`fedbnn resume RUN_DIR`"
+            f"cannot write {path}: {reason}; {remedy}, then {then}"
         ) from error
 
 
-def write_durably(path: Path, content: bytes) -> None:
+def write_durably(path: Path, content: bytes, *, then: str = _RESUME) -> None:
     """Replace a file in one step; it survives a crash right after the return.
+
+    Parameters
+    ----------
+    path, content : the file.
+    then : what a person whose disk failed does once it is well again.
 
     Raises
     ------
     RunError
         The disk is full or the folder cannot be written; the old file is still there.
     """
-    with disk_errors(path):
+    with disk_errors(path, then=then):
         handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=_TEMPORARY_SUFFIX)
         try:
             with os.fdopen(handle, "wb") as file:

@@ -9,6 +9,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from fedbnn_core.durable import write_durably
 from fedbnn_core.errors import ConfigError
 from fedbnn_core.layers import RotatedBinaryConv2d, binary_layers
 from fedbnn_core.models.cnn4 import CNN4
@@ -19,7 +20,7 @@ from fedbnn_core.packed.format import encode
 from fedbnn_core.packed.graph import MAX_FAN_IN, Graph, Kind
 from fedbnn_core.packed.threshold import fold_thresholds, reachable_sums
 
-__all__ = ["export_packed", "pack"]
+__all__ = ["export_packed", "pack", "write_packed"]
 
 Floats = npt.NDArray[np.float32]
 BatchNorm = nn.BatchNorm1d | nn.BatchNorm2d
@@ -59,8 +60,13 @@ def export_packed(
         int8_head=int8_head,
     )
     data = encode(graph)
-    Path(path).write_bytes(data)
+    write_packed(data, path)
     return len(data)
+
+
+def write_packed(data: bytes, path: str | Path) -> None:
+    """Write an `.fbnn` file, whole or not at all."""
+    write_durably(Path(path), data, then="export again")
 
 
 @torch.no_grad()
@@ -106,6 +112,12 @@ def _pixel_affine(
 
     Rounded to float32 in the same place as `fedbnn_core.data.batches.normalise`.
     """
+    for name, values in (("mean", mean), ("std", std)):
+        if len(values) not in (1, channels):
+            raise ConfigError(
+                f"{name} has {len(values)} numbers and the images {channels} channels; "
+                "give one number for all or one for each"
+            )
     means = np.resize(np.array(mean, np.float64), channels)
     deviations = np.resize(np.array(std, np.float64), channels)
     return (

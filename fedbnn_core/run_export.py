@@ -6,13 +6,14 @@ from torch import nn
 
 from fedbnn_core.config import RunConfig
 from fedbnn_core.errors import ConfigError
-from fedbnn_core.export import export_packed
+from fedbnn_core.export import pack, write_packed
 from fedbnn_core.layers import begin_round
 from fedbnn_core.methods import create_method
 from fedbnn_core.methods.base import load_arrays
+from fedbnn_core.packed.format import encode
 from fedbnn_core.run_directory import RunDirectory
 
-__all__ = ["MODELS", "export_run", "load_run_model"]
+__all__ = ["MODELS", "export_run", "load_run_model", "pack_run"]
 
 MODELS = ("best", "final")
 
@@ -48,18 +49,23 @@ def load_run_model(directory: Path, *, which: str = "best") -> nn.Module:
     return model.eval()
 
 
-def export_run(
-    directory: Path, path: Path, *, which: str = "best", int8_head: bool = False
-) -> int:
-    """Write the network of a run as an `.fbnn` file and return the file's size."""
+def pack_run(directory: Path, *, which: str = "best", int8_head: bool = False) -> bytes:
+    """Return the network of a run as an `.fbnn` file."""
     model = load_run_model(directory, which=which)
     about = RunDirectory.open(directory).read_json("config.json")
-    return export_packed(
+    # As the run evaluated it; older runs did not note these.
+    mean, std = (about.get(f"test_{key}", about[key]) for key in ("mean", "std"))
+    graph = pack(
         model,
         class_names=about["class_names"],
-        mean=about["mean"],
-        std=about["std"],
+        mean=mean,
+        std=std,
         input_shape=tuple(about["input_shape"]),
-        path=path,
         int8_head=int8_head,
     )
+    return encode(graph)
+
+
+def export_run(directory: Path, path: Path) -> None:
+    """Write the best network of a run as an `.fbnn` file."""
+    write_packed(pack_run(directory), path)

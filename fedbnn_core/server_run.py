@@ -166,6 +166,8 @@ class ServerRun:
             "class_names": list(self.dataset.class_names),
             "mean": list(self.dataset.mean),
             "std": list(self.dataset.std),
+            "test_mean": list(self.dataset.test_mean),
+            "test_std": list(self.dataset.test_std),
         }
 
     @property

@@ -57,6 +57,7 @@ def evaluate(
     confusion = np.bincount(labels * classes + predicted, minlength=classes**2)
     confusion = confusion.reshape(classes, classes)
     path = picture or model.with_name(f"{model.stem}-confusion.png")
+    problem = _draw(confusion, packed.class_names, path)
     result: dict[str, Any] = {
         "model": str(model),
         "dataset": dataset,
@@ -68,7 +69,7 @@ def evaluate(
         "threads": threads,
         "file_bytes": packed.size_bytes,
         "confusion": confusion.tolist(),
-        "picture": str(path) if _draw(confusion, packed.class_names, path) else None,
+        "picture": None if problem else str(path),
     }
     console = Console(highlight=False, soft_wrap=True)
     if as_json:
@@ -83,22 +84,29 @@ def evaluate(
     table.add_row("Throughput", f"{result['images_per_second']:,.0f} images/s")
     table.add_row("Kernel", f"{packed.kernel}, {threads} thread(s)")
     table.add_row("File", f"{packed.size_bytes:,} bytes")
-    table.add_row(
-        "Confusion matrix",
-        escape(result["picture"] or "not drawn: install matplotlib"),
-    )
+    shown = f"not drawn: {problem}" if problem else result["picture"]
+    table.add_row("Confusion matrix", escape(shown))
     console.print(table)
 
 
 def _check_fits(
     model: "PackedModel", shape: tuple[int, int, int], class_names: tuple[str, ...]
 ) -> None:
+    from fedbnn_core.packed.format import stored_name
+
     if model.input_shape != shape or len(model.class_names) != len(class_names):
         raise DataError(
             f"the model takes {model.input_shape} images of {len(model.class_names)} "
             f"classes, the dataset has {shape} images of {len(class_names)} classes; "
             "choose the dataset that the model was trained on"
         )
+    for number, pair in enumerate(zip(model.class_names, class_names, strict=True)):
+        if pair[0] != stored_name(pair[1]):
+            raise DataError(
+                f"class {number} is {pair[0]!r} in the model and {pair[1]!r} in the "
+                "dataset; choose the dataset that the model was trained on, or name "
+                "its classes alike"
+            )
 
 
 def _latency_ms(model: "PackedModel", images: "npt.NDArray[np.uint8]") -> float:
@@ -116,13 +124,14 @@ def _latency_ms(model: "PackedModel", images: "npt.NDArray[np.uint8]") -> float:
 
 def _draw(
     confusion: "npt.NDArray[np.int64]", class_names: list[str], path: Path
-) -> bool:
-    """Draw the matrix, each row in per cent of its class; False without matplotlib."""
+) -> str:
+    """Draw the matrix, each row in per cent of its class; return what hindered it."""
     from fedbnn_core.confusion import confusion_figure
 
     try:
-        figure = confusion_figure(confusion, class_names)
+        confusion_figure(confusion, class_names).savefig(path, dpi=130)
     except ImportError:
-        return False
-    figure.savefig(path, dpi=130)
-    return True
+        return "install matplotlib"
+    except (OSError, ValueError) as error:  # a ValueError names the known suffixes
+        return str(error)
+    return ""

@@ -18,40 +18,58 @@ def export(
     ],
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="File to write [RUN_DIR/model.fbnn]."),
+        typer.Option(
+            "--output",
+            "-o",
+            help="File to write [RUN_DIR/model.fbnn, model-final.fbnn, ...].",
+        ),
     ] = None,
     c: Annotated[
         Path | None,
         typer.Option("--c", help="Also write a C11 program into this folder."),
     ] = None,
     model: Annotated[
-        str, typer.Option(help="best: as evaluated. final: signs of the last weights.")
-    ] = "best",
+        str | None,
+        typer.Option(help="best: as evaluated. final: signs of the last weights."),
+    ] = None,
     int8_head: Annotated[
         bool, typer.Option("--int8-head", help="Store the classifier as int8.")
     ] = False,
 ) -> None:
     """Write the 1-bit model of a run as a packed .fbnn file."""
-    from fedbnn_core.packed.c_program import write_c_program
+    from fedbnn_core.packed.c_program import PROGRAM_FILES, write_c_program
     from fedbnn_core.packed.format import read_file
 
     console = Console(highlight=False, soft_wrap=True)
     if source.is_file():
-        if c is None or output is not None or int8_head:
+        if c is None or output is not None or int8_head or model is not None:
             raise ConfigError(
-                f"{source} is a file already; give --c FOLDER to make a C program of "
-                "it, or the folder of a run to export that"
+                f"{source} is a file already; give --c FOLDER alone to make a C "
+                "program of it, or the folder of a run to export that"
             )
-        path = source
+        data = read_file(source)
     else:
-        from fedbnn_core.run_export import export_run
+        from fedbnn_core.export import write_packed
+        from fedbnn_core.run_export import pack_run
 
-        path = output or source / "model.fbnn"
-        size = export_run(source, path, which=model, int8_head=int8_head)
-        console.print(f"Wrote {escape(str(path))} ({size:,} bytes).")
+        data = pack_run(source, which=model or "best", int8_head=int8_head)
+        path = output or source / _file_name(model or "best", int8_head)
+        # Who asks for a C program does not ask to replace the run's model.
+        if output is not None or c is None or not path.exists():
+            write_packed(data, path)
+            console.print(f"Wrote {escape(str(path))} ({len(data):,} bytes).")
     if c is not None:
-        files = write_c_program(read_file(path), c)
+        files = write_c_program(data, c)
         console.print(
             f"Wrote {len(files)} files of a C program to {escape(str(c))}; "
             "build it there with make."
         )
+        for name in PROGRAM_FILES:
+            if c / name not in files:
+                console.print(f"Kept your {name}; remove it to get the original.")
+
+
+def _file_name(model: str, int8_head: bool) -> str:
+    """Return the default name; model.fbnn is always the best model, as evaluated."""
+    variant = "" if model == "best" else f"-{model}"
+    return f"model{variant}{'-int8' if int8_head else ''}.fbnn"

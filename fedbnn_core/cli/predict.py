@@ -1,7 +1,7 @@
 """`fedbnn predict`: classify image files with a packed model."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -10,34 +10,7 @@ from rich.table import Table
 
 from fedbnn_core.errors import DataError
 
-if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-
-__all__ = ["predict", "read_image"]
-
-
-def read_image(
-    path: Path, input_shape: tuple[int, int, int]
-) -> "npt.NDArray[np.uint8]":
-    """Return an image file as (h, w, c) pixels, converted and resized for a model."""
-    import numpy as np
-    from PIL import Image, UnidentifiedImageError
-
-    channels, height, width = input_shape
-    if channels not in (1, 3):
-        raise DataError(
-            f"the model wants {channels} channels; image files can give 1 or 3. "
-            "Use PackedModel.predict with an array"
-        )
-    try:
-        with Image.open(path) as image:
-            picture = image.convert("L" if channels == 1 else "RGB")
-    except (UnidentifiedImageError, OSError, ValueError) as error:
-        raise DataError(f"cannot read the image {path}: {error}") from error
-    if picture.size != (width, height):
-        picture = picture.resize((width, height), Image.Resampling.BILINEAR)
-    return np.asarray(picture, np.uint8).reshape(height, width, channels)
+__all__ = ["predict"]
 
 
 def predict(
@@ -54,11 +27,17 @@ def predict(
     """Classify images; they are converted and resized to the model's input."""
     import numpy as np
 
+    from fedbnn_core.data.readers.images import decode_image
     from fedbnn_core.packed import PackedModel
 
     packed = PackedModel.load(model, kernel=kernel, threads=threads)
-    pixels = np.stack([read_image(path, packed.input_shape) for path in images])
-    logits = packed.logits(255 - pixels if invert else pixels, layout="NHWC")
+    if (channels := packed.input_shape[0]) not in (1, 3):
+        raise DataError(
+            f"the model wants {channels} channels; image files can give 1 or 3. "
+            "Use PackedModel.predict with an array"
+        )
+    pixels = np.stack([decode_image(path, packed.input_shape) for path in images])
+    logits = packed.logits(255 - pixels if invert else pixels, layout="NCHW")
     shifted = np.exp(logits.astype(np.float64) - logits.max(axis=1, keepdims=True))
     shares = shifted / shifted.sum(axis=1, keepdims=True)
     results: list[dict[str, Any]] = []

@@ -120,8 +120,8 @@ def _export(directory: Path, console: Console) -> None:
 
     try:
         export_run(directory, directory / PACKED_MODEL)
-    except ConfigError as error:
-        console.print(f"No packed model: {error}", markup=False)
+    except FedBNNError as error:
+        console.print(f"No packed model: {error}", markup=False, soft_wrap=True)
 
 
 def _report(directory: Path, console: Console) -> None:

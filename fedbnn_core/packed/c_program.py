@@ -6,7 +6,10 @@ from pathlib import Path
 from fedbnn_core.errors import FedBNNError
 from fedbnn_core.packed.format import decode
 
-__all__ = ["runtime_sources", "write_c_program"]
+__all__ = ["PROGRAM_FILES", "runtime_sources", "write_c_program"]
+
+PROGRAM_FILES = ("Makefile", "main.c")
+"""What a user may change; a changed one is never replaced."""
 
 _HERE = Path(__file__).parent
 _BYTES_PER_LINE = 24
@@ -26,18 +29,32 @@ def write_c_program(data: bytes, folder: str | Path) -> list[Path]:
     data : bytes
         An `.fbnn` file.
     folder : str or Path
-        Made if absent; files of an earlier export are replaced.
+        Made if absent; files of an earlier export are replaced, but for `PROGRAM_FILES`
+        that were changed since.
 
     Returns
     -------
     list of Path
         What was written.
+
+    Raises
+    ------
+    FedBNNError
+        The folder cannot be written, or it belongs to another program.
     """
     graph = decode(data)
     folder = Path(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        copied = [*runtime_sources(), *sorted((_HERE / "program").iterdir())]
+        _check_folder(folder)
+        copied = [
+            *runtime_sources(),
+            *(
+                _HERE / "program" / name
+                for name in PROGRAM_FILES
+                if not _differs(_HERE / "program" / name, folder / name)
+            ),
+        ]
         written = [Path(shutil.copyfile(path, folder / path.name)) for path in copied]
         height, width, channels = graph.input_shape
         header = _HEADER.format(
@@ -57,6 +74,19 @@ def write_c_program(data: bytes, folder: str | Path) -> list[Path]:
             "give a folder that you can write to"
         ) from error
     return written
+
+
+def _check_folder(folder: Path) -> None:
+    theirs = [name for name in PROGRAM_FILES if (folder / name).exists()]
+    if theirs and not (folder / "network.h").exists():
+        raise FedBNNError(
+            f"{folder} has a {theirs[0]} of another program, not of an earlier export; "
+            "give a new folder"
+        )
+
+
+def _differs(original: Path, copy: Path) -> bool:
+    return copy.exists() and copy.read_bytes() != original.read_bytes()
 
 
 _HEADER = """\

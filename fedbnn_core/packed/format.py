@@ -2,6 +2,7 @@
 
 import hashlib
 import struct
+import unicodedata
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from fedbnn_core.packed.graph import (
     MAX_OPERATIONS,
     MAX_SIDE,
     MAX_SLOTS,
+    REFUSAL,
     Graph,
     Kind,
     Operation,
@@ -24,7 +26,7 @@ from fedbnn_core.packed.graph import (
     require,
 )
 
-__all__ = ["MAGIC", "VERSION", "decode", "encode", "read_file", "seal"]
+__all__ = ["MAGIC", "VERSION", "decode", "encode", "read_file", "seal", "stored_name"]
 
 MAGIC = b"\x89FBNN\r\n\x1a"
 VERSION = 1
@@ -51,10 +53,23 @@ _ALLOWED_FLAGS = {
 
 
 def encode(graph: Graph) -> bytes:
-    """Return the file's bytes; the graph is checked as a reader would."""
+    """Return the file's bytes; what a reader would refuse is refused here already."""
+    try:
+        data = _encode(graph)
+        decode(data)
+    except (FormatError, struct.error) as error:
+        problem = str(error).removeprefix(REFUSAL).partition(";")[0]
+        raise FormatError(
+            f"the network cannot be packed: {problem}; if its training diverged, train "
+            "it again with a smaller lr"
+        ) from error
+    return data
+
+
+def _encode(graph: Graph) -> bytes:
     infer_shapes(graph)
     height, width, channels = graph.input_shape
-    name = _text(graph.architecture)
+    name = stored_name(graph.architecture).encode()
     body = [
         _HEADER.pack(
             height,
@@ -70,7 +85,7 @@ def encode(graph: Graph) -> bytes:
         name,
     ]
     for class_name in graph.class_names:
-        text = _text(class_name)
+        text = stored_name(class_name).encode()
         body += [bytes([len(text)]), text]
     body += [_encode_operation(op) for op in graph.operations]
     return seal(b"".join(body))
@@ -83,9 +98,15 @@ def seal(body: bytes) -> bytes:
     return prefix + hashlib.sha256(prefix + body).digest() + body
 
 
-def _text(text: str) -> bytes:
-    """Return at most 255 bytes of UTF-8, cut between characters."""
-    return text.encode()[:255].decode(errors="ignore").encode()
+def stored_name(name: str) -> str:
+    """Return a name as a file holds it: no control characters, 255 bytes of UTF-8."""
+    plain = "".join("?" if _is_control(c) else c for c in name)
+    # A folder's name may have bytes that are no text; Python has surrogates for them.
+    return plain.encode(errors="replace")[:255].decode(errors="ignore")
+
+
+def _is_control(character: str) -> bool:
+    return unicodedata.category(character) == "Cc"
 
 
 def _slot(slot: int | None) -> int:
@@ -184,7 +205,13 @@ class _Cursor:
         return np.unpackbits(packed, count=count, bitorder="little").astype(np.bool_)
 
     def text(self, size: int) -> str:
-        return bytes(self.take(size)).decode(errors="replace")
+        """Return a name; one with control characters could steer a terminal."""
+        try:
+            text = bytes(self.take(size)).decode()
+        except UnicodeDecodeError:
+            text = "\0"
+        require(not any(map(_is_control, text)), "a name that is no plain UTF-8 text")
+        return text
 
 
 def decode(data: bytes) -> Graph:

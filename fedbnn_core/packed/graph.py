@@ -10,6 +10,7 @@ import numpy.typing as npt
 from fedbnn_core.errors import FormatError
 
 __all__ = [
+    "MAX_ACTIVATION_BYTES",
     "MAX_CHANNELS",
     "MAX_FAN_IN",
     "MAX_KERNEL",
@@ -19,6 +20,7 @@ __all__ = [
     "MAX_SLOTS",
     "MAX_STRIDE",
     "MAX_VALUES",
+    "REFUSAL",
     "Graph",
     "Kind",
     "Operation",
@@ -40,6 +42,9 @@ MAX_OPERATIONS = 1024
 MAX_SLOTS = 16
 MAX_VALUES = 2**24
 MAX_MACS = 2**40
+MAX_ACTIVATION_BYTES = 2**28
+"""Of all slots together, for one image."""
+REFUSAL = "not a valid .fbnn file: "
 
 _T = TypeVar("_T")
 Floats = npt.NDArray[np.float32]
@@ -167,7 +172,7 @@ class SlotShapes:
 def require(condition: bool, problem: str) -> None:
     """Raise the reader's error unless the condition holds."""
     if not condition:
-        raise FormatError(f"not a valid .fbnn file: {problem}; export the model again")
+        raise FormatError(f"{REFUSAL}{problem}; export the model again")
 
 
 def present(value: _T | None) -> _T:

@@ -13,17 +13,25 @@ import numpy.typing as npt
 from fedbnn_core.errors import FedBNNError, FormatError
 from fedbnn_core.packed import reference
 from fedbnn_core.packed.format import decode, read_file
-from fedbnn_core.packed.graph import Graph, Kind, infer_shapes
+from fedbnn_core.packed.graph import (
+    MAX_ACTIVATION_BYTES,
+    Graph,
+    Kind,
+    infer_shapes,
+    require,
+)
 
 __all__ = ["PackedModel", "available_kernels"]
 
 LAYOUTS = ("auto", "NHWC", "NCHW")
 
 _native: ModuleType | None
+_native_problem = ""
 try:
     _native = import_module("fedbnn_core.packed._native")
-except ImportError:
+except ImportError as error:
     _native = None
+    _native_problem = str(error)
 
 
 def available_kernels() -> tuple[str, ...]:
@@ -59,7 +67,10 @@ class PackedModel:
         self._handle: Any = None
         # A model has one set of activation buffers.
         self._lock = threading.Lock()
-        if _native is not None and self.kernel != "numpy":
+        if _native is None or self.kernel == "numpy":
+            size = reference.activation_bytes(self.graph)
+            require(size <= MAX_ACTIVATION_BYTES, f"an image takes {size:,} bytes")
+        else:
             try:
                 self._handle = _native.open(data, self.kernel, max(threads, 1))
             except ValueError as error:
@@ -194,8 +205,8 @@ def _choose_kernel(kernel: str) -> str:
         if _native is None and not _warned:
             _warned = True
             warnings.warn(
-                "the C runtime was not built (no compiler at installation?); packed "
-                "models run on numpy, slowly. Reinstall fedbnn with a C compiler.",
+                f"the C runtime cannot be used ({_native_problem}); packed models run "
+                "on numpy, slowly. Reinstall fedbnn with a C compiler.",
                 RuntimeWarning,
                 stacklevel=4,
             )

@@ -5,16 +5,16 @@ the affine epilogue is a fused multiply-add. The C kernels do the same, so their
 are equal bit for bit.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from numpy.lib.stride_tricks import sliding_window_view
 
-from fedbnn_core.packed.graph import Graph, Kind, Operation, present
+from fedbnn_core.packed.graph import Graph, Kind, Operation, infer_shapes, present
 
-__all__ = ["fma", "normalise", "preactivations", "run", "signs"]
+__all__ = ["activation_bytes", "fma", "normalise", "preactivations", "run", "signs"]
 
 Floats = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
@@ -22,6 +22,10 @@ Bits = npt.NDArray[np.bool_]
 
 _LANES = 16
 _ONE = np.float32(1)
+_VALUES_AT_ONCE = 2**22
+"""Of the largest activation: as many images as have no more run together."""
+_BLOCK = 2**18
+"""Values of which float64 copies are made at once."""
 
 
 def normalise(graph: Graph, pixels: npt.NDArray[np.uint8]) -> Floats:
@@ -32,10 +36,23 @@ def normalise(graph: Graph, pixels: npt.NDArray[np.uint8]) -> Floats:
 def run(graph: Graph, images: Floats) -> Floats:
     """Return logits (n, classes) of normalised images (n, h, w, c)."""
     logits = np.empty((len(images), len(graph.class_names)), np.float32)
-    for begin in range(0, len(images), 64):  # bounds the memory of a large batch
-        *_, (_, _, result) = _execute(graph, images[begin : begin + 64])
-        logits[begin : begin + 64] = result.reshape(-1, logits.shape[1])
+    largest = max(int(np.prod(shape.output)) for shape in infer_shapes(graph))
+    count = min(64, max(1, _VALUES_AT_ONCE // largest))
+    for begin in range(0, len(images), count):
+        *_, (_, _, result) = _execute(graph, images[begin : begin + count])
+        logits[begin : begin + count] = result.reshape(-1, logits.shape[1])
     return logits
+
+
+def activation_bytes(graph: Graph) -> int:
+    """Return the memory that the slots of one image take."""
+    sizes: dict[tuple[str, int], int] = {}
+    for op, shape in zip(graph.operations, infer_shapes(graph), strict=True):
+        values = int(np.prod(shape.output))
+        for kind, slot, size in (("f", op.out_float, 4), ("b", op.out_bits, 1)):
+            if slot is not None:
+                sizes[kind, slot] = max(sizes.get((kind, slot), 0), size * values)
+    return sum(sizes.values())
 
 
 def preactivations(graph: Graph, images: Floats) -> dict[int, npt.NDArray[np.int32]]:
@@ -53,6 +70,20 @@ def fma(x: Floats, gain: Floats, offset: Floats) -> Floats:
     The product of two floats is exact in float64. Rounding the sum to odd there
     (keeping a trace of what was cut off) makes the second rounding harmless.
     """
+    return _in_blocks(lambda part: _fma(part, gain, offset), x)
+
+
+def _in_blocks(function: Callable[[Floats], Floats], values: Floats) -> Floats:
+    """Apply a function of positions (n, c) to blocks of (..., c): it copies a lot."""
+    rows = values.reshape(-1, values.shape[-1])
+    result = np.empty(rows.shape, np.float32)
+    count = max(1, _BLOCK // values.shape[-1])
+    for begin in range(0, len(rows), count):
+        result[begin : begin + count] = function(rows[begin : begin + count])
+    return result.reshape(values.shape)
+
+
+def _fma(x: Floats, gain: Floats, offset: Floats) -> Floats:
     product = x.astype(np.float64) * gain.astype(np.float64)
     addend = np.broadcast_to(offset.astype(np.float64), product.shape)
     total = product + addend
@@ -67,7 +98,7 @@ def fma(x: Floats, gain: Floats, offset: Floats) -> Floats:
 def signs(op: Operation, shape: tuple[int, ...]) -> Floats:
     """Return the weights of a binary convolution as +1.0 and -1.0."""
     bits = np.unpackbits(present(op.bits), count=int(np.prod(shape)), bitorder="little")
-    return (2.0 * bits - 1.0).astype(np.float32).reshape(shape)
+    return np.where(bits, _ONE, -_ONE).reshape(shape)
 
 
 def _execute(
@@ -119,23 +150,55 @@ def _windows(values: npt.NDArray[Any], op: Operation) -> npt.NDArray[Any]:
     return view[:, :: op.stride, :: op.stride].transpose(0, 1, 2, 4, 5, 3)
 
 
-def _pad(values: npt.NDArray[np.float32], op: Operation, constant: float) -> Floats:
+def _positions(values: npt.NDArray[Any], op: Operation) -> tuple[int, int, int]:
+    """Return n, height and width of what a convolution of (n, h, w, ...) yields."""
     top, left, bottom, right = op.padding
-    widths = ((0, 0), (top, bottom), (left, right), (0, 0))
-    return np.pad(values, widths, constant_values=np.float32(constant))
+    height = (values.shape[1] + top + bottom - op.kernel[0]) // op.stride + 1
+    width = (values.shape[2] + left + right - op.kernel[1]) // op.stride + 1
+    return len(values), height, width
+
+
+def _tap(
+    values: npt.NDArray[Any], op: Operation, row: int, column: int, padding: float
+) -> npt.NDArray[Any]:
+    """Return what each output of a convolution sees at one place of its kernel.
+
+    All places together would be an im2col, up to 225 times the input; even padding the
+    input could multiply it by 29.
+    """
+    n, height, width = _positions(values, op)
+    to_y, from_y = _inside(row - op.padding[0], op.stride, values.shape[1], height)
+    to_x, from_x = _inside(column - op.padding[1], op.stride, values.shape[2], width)
+    seen = np.full((n, height, width, *values.shape[3:]), padding, values.dtype)
+    seen[:, to_y, to_x] = values[:, from_y, from_x]
+    return seen
+
+
+def _inside(first: int, stride: int, size: int, count: int) -> tuple[slice, slice]:
+    """Return the outputs whose tap is no padding, and what these taps read.
+
+    Output i of ``count`` reads input ``first`` + i * ``stride`` of ``size``.
+    """
+    begin = min(count, max(0, -(first // stride)))
+    end = max(begin, min(count, (size - 1 - first) // stride + 1))
+    start = first + begin * stride
+    return slice(begin, end), slice(start, start + (end - begin) * stride, stride)
 
 
 def _binary_conv(op: Operation, bits: Bits) -> Floats:
     """Return the integer sums; float32 holds them exactly (at most 32766)."""
+    channels = 1 if op.depthwise else bits.shape[-1]
+    weight = signs(op, (op.out_channels, *op.kernel, channels))
     values = np.where(bits, _ONE, -_ONE)
-    windows = _windows(_pad(values, op, 1.0), op)
-    n, height, width, *taps = windows.shape
-    if op.depthwise:
-        weight = signs(op, (op.out_channels, *op.kernel))
-        return np.asarray(np.einsum("nhwrkc,crk->nhwc", windows, weight))
-    weight = signs(op, (op.out_channels, int(np.prod(taps))))
-    sums = windows.reshape(n * height * width, -1) @ weight.T
-    return np.asarray(sums.reshape(n, height, width, op.out_channels), np.float32)
+    sums = np.zeros((*_positions(values, op), op.out_channels), np.float32)
+    for row, column in np.ndindex(op.kernel):
+        seen = _tap(values, op, row, column, 1.0)
+        of_tap = weight[:, row, column].T
+        if op.depthwise:
+            sums += seen * of_tap[0]
+        else:
+            sums += (seen.reshape(-1, channels) @ of_tap).reshape(sums.shape)
+    return sums
 
 
 def _bit_pool(op: Operation, bits: Bits) -> Bits:
@@ -149,7 +212,7 @@ def _float_operation(op: Operation, values: Floats) -> Floats:
     if op.kind is Kind.MAXPOOL:
         return np.asarray(_windows(values, op).max(axis=(3, 4)))
     if op.kind is Kind.LAYERNORM:
-        return _layer_norm(op, values)
+        return _in_blocks(lambda rows: _layer_norm(op, rows), values)
     if op.kind is Kind.MEAN:
         return _mean(values)
     return _linear(op, values)
@@ -161,11 +224,11 @@ def _start(op: Operation, shape: tuple[int, ...]) -> Doubles:
 
 
 def _conv(op: Operation, values: Floats) -> Floats:
-    windows = _windows(_pad(values, op, 0.0).astype(np.float64), op)
-    weight = present(op.weight).astype(np.float64)
-    total = _start(op, windows.shape[:3])
-    for tap in np.ndindex(windows.shape[3:]):
-        total += windows[(..., *tap)][..., None] * weight[tap]
+    weight = present(op.weight)
+    total = _start(op, _positions(values, op))
+    for row, column, channel in np.ndindex(weight.shape[:3]):
+        seen = _tap(values[..., channel], op, row, column, 0.0)
+        total += seen[..., None] * weight[row, column, channel].astype(np.float64)
     return total.astype(np.float32)
 
 
@@ -194,8 +257,10 @@ def _layer_norm(op: Operation, values: Floats) -> Floats:
 def _mean(values: Floats) -> Floats:
     n, height, width, channels = values.shape
     total = np.zeros((n, 1, 1, channels), np.float32)
-    for y, x in np.ndindex(height, width):
-        total += values[:, y : y + 1, x : x + 1]
+    for row in range(height):
+        # An accumulation adds one position after the other, a sum would not.
+        line = np.concatenate([total, values[:, row : row + 1]], axis=2)
+        total = np.add.accumulate(line, axis=2)[:, :, -1:]
     return total / np.float32(height * width)
 
 

@@ -7,11 +7,18 @@ import pytest
 import torch
 from torch import nn
 
+from fedbnn_core.binarize import Sharpness
 from fedbnn_core.data import load_dataset
 from fedbnn_core.data.batches import normalise
 from fedbnn_core.errors import ConfigError, DataError
 from fedbnn_core.export import export_packed, pack
-from fedbnn_core.layers import BinaryOptions, binary_layers, deployed
+from fedbnn_core.layers import (
+    BinaryOptions,
+    begin_epoch,
+    begin_round,
+    binary_layers,
+    deployed,
+)
 from fedbnn_core.models import ModelSpec, build_model
 from fedbnn_core.packed import PackedModel, available_kernels
 from fedbnn_core.packed.format import encode
@@ -108,12 +115,36 @@ def packed_order(names: list[str]) -> list[str]:
     )
 
 
+def assert_packed_agrees(
+    model: nn.Module, shape: tuple[int, int, int], raw: torch.Tensor
+) -> None:
+    """Compare every binary sum of every image, and the logits.
+
+    All kernels get one image; the fastest gets all of them.
+    """
+    data = packed(model, shape)
+    images = normalise(raw, [0.286] * shape[0], [0.353] * shape[0])
+    sums = simulated_sums(model, images)
+    with torch.no_grad():
+        logits = model(images).numpy()
+    for kernel in available_kernels():
+        runtime = PackedModel(data, kernel=kernel)
+        for number in range(len(raw)) if kernel == available_kernels()[0] else (3,):
+            found = runtime.preactivations(raw[number].numpy(), layout="NCHW")
+            layers = packed_order(list(sums))
+            for index, layer in zip(sorted(found), layers, strict=True):
+                expected = sums[layer][number]
+                np.testing.assert_array_equal(found[index], expected, err_msg=layer)
+        for batch in (raw[:1], raw):
+            actual = runtime.logits(batch.numpy(), layout="NCHW")
+            tolerance = 1e-4 * np.abs(logits).max()
+            np.testing.assert_allclose(actual, logits[: len(batch)], atol=tolerance)
+
+
 @pytest.mark.parametrize(("name", "shape", "options"), NETWORKS)
 def test_simulated_and_packed_networks_agree(
     name: str, shape: tuple[int, int, int], options: dict[str, Any]
 ) -> None:
-    model = network(name, shape, **options)
-    data = packed(model, shape)
     raw = torch.randint(
         0,
         256,
@@ -121,19 +152,37 @@ def test_simulated_and_packed_networks_agree(
         dtype=torch.uint8,
         generator=torch.Generator().manual_seed(2),
     )
-    images = normalise(raw, [0.286] * shape[0], [0.353] * shape[0])
-    sums = simulated_sums(model, images)
-    with torch.no_grad():
-        logits = model(images).numpy()
-    for kernel in available_kernels():
-        runtime = PackedModel(data, kernel=kernel)
-        found = runtime.preactivations(raw[3].numpy(), layout="NCHW")
-        for index, layer in zip(sorted(found), packed_order(list(sums)), strict=True):
-            np.testing.assert_array_equal(found[index], sums[layer][3], err_msg=layer)
-        for batch in (raw[:1], raw):
-            actual = runtime.logits(batch.numpy(), layout="NCHW")
-            tolerance = 1e-4 * np.abs(logits).max()
-            np.testing.assert_allclose(actual, logits[: len(batch)], atol=tolerance)
+    assert_packed_agrees(network(name, shape, **options), shape, raw)
+
+
+@pytest.mark.parametrize(
+    ("name", "side", "width"),
+    [
+        ("cnn4", 28, 64),
+        ("resnet10", 28, 32),
+        ("resnet18", 28, 32),
+        ("convnext-tiny", 8, 64),
+    ],
+)
+def test_trained_networks_agree(name: str, side: int, width: int) -> None:
+    """Real batch norms and rotated weights, from some steps of SGD."""
+    data, shape = load_dataset("fmnist-mini"), (1, side, side)
+    cut = slice((28 - side) // 2, (28 + side) // 2)
+    pixels = torch.from_numpy(np.array(data.x_train[:71, :, cut, cut]))
+    labels = torch.from_numpy(np.array(data.y_train[:64]))
+    images = normalise(pixels[:64], [0.286], [0.353])
+    spec = ModelSpec(name, shape, CLASSES, width=width)
+    model = build_model(spec, seed=0).train()
+    begin_round(model)
+    begin_epoch(model, Sharpness.at(0, 10, 0, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    before = {key: layer.r1.clone() for key, layer in binary_layers(model).items()}
+    for x, y in zip(images.split(16), labels.split(16), strict=True):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+    assert all(not torch.equal(r1, torch.eye(len(r1))) for r1 in before.values())
+    assert_packed_agrees(model.eval(), shape, pixels[64:])
 
 
 # Weights / 8 + 4 bytes for every other parameter (baselines.md 5.3), plus 2 %.
@@ -188,6 +237,11 @@ def test_what_cannot_be_packed_is_refused_with_a_reason() -> None:
         pack(sampled, **about)
     with pytest.raises(ConfigError, match="got Linear"):
         pack(nn.Linear(2, 2), **about)
+    coloured = network("cnn4", (3, 28, 28))
+    for key in ("mean", "std"):
+        wrong = about | {key: [0.5, 0.5], "input_shape": (3, 28, 28)}
+        with pytest.raises(ConfigError, match=f"{key} has 2 numbers .* 3 channels"):
+            pack(coloured, **wrong)
 
 
 def test_export_leaves_the_model_as_it_was() -> None:
@@ -200,15 +254,31 @@ def test_export_leaves_the_model_as_it_was() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "count"), [("cnn4", 10_000), ("resnet10", 300), ("convnext-tiny", 40)]
+    ("name", "count", "width"),
+    [
+        ("cnn4", 10_000, 64),
+        ("resnet10", 300, 64),
+        ("resnet10", 10_000, 8),
+        ("resnet18", 100, 64),
+        ("resnet18", 10_000, 16),
+        ("convnext-tiny", 40, 64),
+        # A quarter of an hour: pytest -m deploy tests/core/test_export.py
+        *(
+            pytest.param(name, 10_000, 64, marks=pytest.mark.deploy)
+            for name in ("resnet10", "resnet18", "convnext-tiny")
+        ),
+    ],
 )
-def test_logits_of_fashion_mnist_are_the_same(name: str, count: int) -> None:
+def test_logits_of_fashion_mnist_are_the_same(
+    name: str, count: int, width: int
+) -> None:
+    """Compare on the test images; a ResNet's full width is 64."""
     try:
         data = load_dataset("fmnist")
     except DataError as error:
         pytest.skip(str(error))
     shape = (1, 28, 28)
-    model = network(name, shape)
+    model = network(name, shape, width=width)
     graph = pack(
         model,
         class_names=data.class_names,
@@ -222,7 +292,7 @@ def test_logits_of_fashion_mnist_are_the_same(name: str, count: int) -> None:
         expected = np.concatenate(
             [
                 model(normalise(torch.from_numpy(part), data.mean, data.std)).numpy()
-                for part in np.split(images, 20)
+                for part in np.split(images, max(20, count // 100))
             ]
         )
     actual = PackedModel(encode(graph)).logits(images, layout="NCHW")

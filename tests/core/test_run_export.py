@@ -14,7 +14,7 @@ from fedbnn_core.cli import app
 from fedbnn_core.cli.run import _export
 from fedbnn_core.config import RunConfig
 from fedbnn_core.data.batches import normalise
-from fedbnn_core.errors import ConfigError, RunError
+from fedbnn_core.errors import ConfigError, FedBNNError, RunError
 from fedbnn_core.layers import deployed
 from fedbnn_core.methods.base import state_arrays
 from fedbnn_core.models import ModelSpec, build_model
@@ -54,6 +54,74 @@ def test_best_model_is_exported_as_evaluated(run: RunDirectory, tmp_path: Path) 
     packed = PackedModel.load(tmp_path / "model.fbnn")
     np.testing.assert_allclose(packed.logits(raw), expected, rtol=1e-4, atol=1e-6)
     assert packed.class_names == [f"c{i}" for i in range(10)]
+
+
+def test_a_model_is_normalised_as_it_was_evaluated(
+    run: RunDirectory, tmp_path: Path
+) -> None:
+    about = run.read_json("config.json")
+    run.write_json("config.json", about | {"test_mean": [0.1], "test_std": [0.2]})
+    assert CliRunner().invoke(app, ["export", str(tmp_path)]).exit_code == 0
+    graph = PackedModel.load(tmp_path / "model.fbnn").graph
+    assert (graph.mean, graph.std) == (pytest.approx([0.1]), pytest.approx([0.2]))
+
+
+def test_variants_do_not_replace_the_best_model(
+    run: RunDirectory, tmp_path: Path
+) -> None:
+    def export(*options: str) -> str:
+        result = CliRunner().invoke(app, ["export", str(tmp_path), *options])
+        assert result.exit_code == 0, result.output
+        return " ".join(result.output.split())
+
+    export()
+    best = tmp_path / "model.fbnn"
+    content = best.read_bytes()
+    for options, name in (
+        (["--model", "final"], "model-final.fbnn"),
+        (["--int8-head"], "model-int8.fbnn"),
+        (["--model", "final", "--int8-head"], "model-final-int8.fbnn"),
+    ):
+        assert name in export(*options)
+        assert best.read_bytes() == content
+        assert (tmp_path / name).read_bytes() != content
+    best.write_bytes(b"somebody's own")
+    assert "model.fbnn" not in export("--c", str(tmp_path / "program"))
+    assert best.read_bytes() == b"somebody's own"
+    listing = (tmp_path / "program" / "network.c").read_text()
+    assert f"fbnn_model_size = {len(content)};" in listing
+    (tmp_path / "program" / "main.c").write_text("mine")
+    assert "Kept your main.c" in export("--c", str(tmp_path / "program"))
+
+
+def test_a_model_that_cannot_be_written_is_explained(
+    run: RunDirectory, tmp_path: Path
+) -> None:
+    output = tmp_path / "absent" / "x.fbnn"
+    result = CliRunner().invoke(app, ["export", str(tmp_path), "-o", str(output)])
+    assert isinstance(result.exception, FedBNNError)
+    assert "cannot write" in str(result.exception)
+    assert "export again" in str(result.exception)
+    (tmp_path / "model.fbnn").mkdir()  # a folder cannot be replaced by a file
+    text = StringIO()
+    run.write_json("summary.json", {"one_bit_bytes": 62_500})
+    _export(tmp_path, Console(file=text, width=200))
+    assert "No packed model: cannot write" in text.getvalue()
+    assert not list(tmp_path.glob("*.tmp"))
+
+
+def test_a_model_with_nan_is_not_exported(run: RunDirectory, tmp_path: Path) -> None:
+    state = run.read_state("best.safetensors")
+    state["norms.3.weight"][0] = np.nan
+    run.write_state("best.safetensors", state, {})
+    result = CliRunner().invoke(app, ["export", str(tmp_path)])
+    assert isinstance(result.exception, FedBNNError)
+    assert "not finite" in str(result.exception)
+    assert not (tmp_path / "model.fbnn").exists()
+    text = StringIO()
+    run.write_json("summary.json", {"one_bit_bytes": 62_500})
+    _export(tmp_path, Console(file=text, width=200))
+    assert "No packed model: the network cannot be packed" in text.getvalue()
 
 
 def test_final_model_takes_the_signs_of_the_standardised_weights(

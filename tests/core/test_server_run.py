@@ -3,12 +3,14 @@
 import json
 import os
 import shutil
+from dataclasses import replace
 
 import pytest
 
 from fedbnn_core import server_run
 from fedbnn_core.errors import ConfigError, RunError
 from fedbnn_core.privacy import ClientAccountant
+from fedbnn_core.run_data import load_run_dataset
 from fedbnn_core.run_evaluation import BestModel
 from fedbnn_core.server_run import ServerRun, stored_config
 from fedbnn_core.traffic import RoundTraffic
@@ -318,3 +320,15 @@ def test_quarantine_holds_where_all_clients_are_asked(data, tmp_path):
     # Four are the quorum of eight: two of five come back.
     run._state.quarantine.record(0, good=[], bad=[0, 1, 2, 4, 5])
     assert run.sample(range(CLIENTS)) == [0, 1, 6, 7]
+
+
+def test_statistics_of_the_evaluation_are_noted(data, tmp_path, monkeypatch):
+    def load(config):
+        return replace(load_run_dataset(config), test_mean=(0.1,), test_std=(0.2,))
+
+    monkeypatch.setattr("fedbnn_core.server_run.load_run_dataset", load)
+    run = ServerRun(tiny_config(data, tmp_path), CLIENTS)
+    about = run.directory.read_json("config.json")
+    assert (about["test_mean"], about["test_std"]) == ([0.1], [0.2])
+    assert about["mean"] != [0.1]
+    run.directory.release()

@@ -69,6 +69,53 @@ def test_program_gives_the_bits_of_the_reference(
     assert "expected 216 bytes, got 10" in failed.stderr
 
 
+COUNT_LOGITS = """
+#include "fbnn.h"
+#include <stdio.h>
+fbnn_status __real_fbnn_logits(fbnn_model *, const uint8_t *, size_t, float *);
+fbnn_status __wrap_fbnn_logits(fbnn_model *m, const uint8_t *p, size_t n, float *l);
+fbnn_status __wrap_fbnn_logits(fbnn_model *m, const uint8_t *p, size_t n, float *l) {
+    fprintf(stderr, "logits\\n");
+    return __real_fbnn_logits(m, p, n, l);
+}
+"""
+
+
+def test_program_computes_logits_only_if_they_are_shown(tmp_path: Path) -> None:
+    if not (shutil.which("gcc") and shutil.which("make")):
+        pytest.skip("gcc or make is not installed (make system-deps installs them)")
+    folder = tmp_path / "program"
+    write_c_program(encode(everything(5, np.random.default_rng(0))), folder)
+    (folder / "count.c").write_text(COUNT_LOGITS)
+    wrapped = "LDLIBS=-lm -pthread -Wl,--wrap=fbnn_logits"
+    subprocess.run(["make", "-s", "CC=gcc", wrapped], cwd=folder, check=True)
+    image = tmp_path / "image.raw"
+    image.write_bytes(bytes(8 * 9 * 3))
+    for options, calls in ([], 0), (["-v"], 1):
+        command = [folder / "classify", *options, image]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        assert done.stderr.count("logits") == calls
+
+
+def test_what_a_user_wrote_is_not_replaced(tmp_path: Path) -> None:
+    data = encode(everything(5, np.random.default_rng(0)))
+    for name in ("Makefile", "main.c"):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / name).write_text("mine")
+        with pytest.raises(FedBNNError, match=f"has a {name} of another program"):
+            write_c_program(data, folder)
+        assert [path.name for path in folder.iterdir()] == [name]
+    folder = tmp_path / "program"
+    first = write_c_program(data, folder)
+    (folder / "main.c").write_text("mine")
+    (folder / "network.c").write_text("old")
+    second = write_c_program(data, folder)
+    assert set(first) - set(second) == {folder / "main.c"}
+    assert (folder / "main.c").read_text() == "mine"
+    assert (folder / "network.c").read_text() != "old"
+
+
 def test_a_folder_that_cannot_be_written_is_explained(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     data = encode(everything(5, np.random.default_rng(0)))

@@ -1,6 +1,8 @@
 """The commands around a packed model, on a model written to disk."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -9,9 +11,12 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from fedbnn_core.cli import app
+from fedbnn_core.data import load_local
 from fedbnn_core.errors import DataError, FedBNNError
 from fedbnn_core.packed import PackedModel
+from fedbnn_core.packed.builder import GraphBuilder
 from fedbnn_core.packed.format import encode
+from fedbnn_core.packed.graph import Graph, Kind
 from tests.packed.graphs import Conv, conv_graph, everything
 
 
@@ -55,10 +60,75 @@ def test_predict_reads_converts_and_resizes_images(model: Path, tmp_path: Path) 
     )
 
 
-def test_predict_explains_what_it_cannot_read(model: Path, tmp_path: Path) -> None:
+def pixels_seen(image: Path, height: int, width: int) -> np.ndarray:
+    """Return the pixels that `predict` makes of a file whose darkest pixel is 0.
+
+    The model's logits are the pixels / 16.
+    """
+    size = height * width
+    builder = GraphBuilder()
+    pixels = builder.add(Kind.INPUT, 1)
+    weight = np.eye(size, dtype=np.float32)
+    logits = builder.add(Kind.LINEAR, size, pixels, weight=weight)
+    scale, shift = np.full(1, 1 / 16, np.float32), np.zeros(1, np.float32)
+    names = [str(number) for number in range(size)]
+    operations = builder.finish(logits)
+    graph = Graph("eye", (height, width, 1), scale, shift, names, operations)
+    path = image.with_suffix(".fbnn")
+    path.write_bytes(encode(graph))
+    found = json.loads(invoke("predict", path, image, "--top", size, "--json"))
+    shares = {int(c["class"]): c["probability"] for c in found[0]["classes"]}
+    values = 16 * np.log([shares[number] for number in range(size)])
+    return np.rint(values - values.min()).reshape(height, width)
+
+
+def test_predict_sees_the_pixels_that_training_saw(tmp_path: Path) -> None:
+    deep, photos = tmp_path / "deep" / "a", tmp_path / "photos" / "a"
+    deep.mkdir(parents=True)
+    photos.mkdir(parents=True)
+    levels = np.array([[0, 255, 256], [4096, 65535, 32768]], dtype=np.uint16)
+    Image.fromarray(levels).save(deep / "deep.png")
+    photo = Image.fromarray(np.array([[255, 0, 80], [160, 0, 0]], dtype=np.uint8))
+    exif = Image.Exif()
+    exif[0x0112] = 6  # to be turned by a quarter, clockwise
+    photo.save(photos / "photo.jpg", exif=exif, quality=100)
+    for path, expected, loss in (
+        (deep / "deep.png", [[0, 0, 1], [16, 255, 128]], 0),
+        (photos / "photo.jpg", [[160, 255], [0, 0], [0, 80]], 2),
+    ):
+        shape = np.shape(expected)
+        seen = pixels_seen(path, *shape)
+        np.testing.assert_allclose(seen, expected, rtol=0, atol=loss)
+        trained = load_local(path.parent.parent).x_train[0, 0].astype(float)
+        np.testing.assert_array_equal(seen, trained - trained.min())
+
+
+def test_predict_explains_what_it_cannot_read(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "text.png").write_text("not an image")
     with pytest.raises(DataError, match="cannot read the image"):
         invoke("predict", model, tmp_path / "text.png")
+    Image.new("L", (90, 90)).save(tmp_path / "large.png")
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)
+    with pytest.raises(DataError, match="decompression bomb"):
+        invoke("predict", model, tmp_path / "large.png")
+
+
+def test_predict_needs_no_torch(model: Path, tmp_path: Path) -> None:
+    image = tmp_path / "image.png"
+    Image.new("L", (9, 8)).save(image)
+    code = (
+        "import sys\n"
+        "from fedbnn_core.cli import app\n"
+        "app(sys.argv[1:], standalone_mode=False)\n"
+        "assert not {'torch', 'flwr', 'scipy'} & set(sys.modules)\n"
+    )
+    subprocess.run(
+        [sys.executable, "-c", code, "predict", model, image],
+        check=True,
+        capture_output=True,
+    )
 
 
 def test_info_counts_everything(model: Path) -> None:
@@ -106,13 +176,43 @@ def test_evaluate_counts_right_answers_and_draws(tmp_path: Path) -> None:
         assert min(picture.size) > 200
 
 
-def test_evaluate_refuses_another_dataset(model: Path) -> None:
+@pytest.mark.parametrize("name", ["absent/x.png", "x.txt"])
+def test_evaluate_tells_its_results_if_it_cannot_draw(
+    name: str, tmp_path: Path
+) -> None:
+    graph, _ = conv_graph(Conv(6, 6, 1, 8, 3, padding=1), np.random.default_rng(3))
+    path = tmp_path / "model.fbnn"
+    path.write_bytes(encode(graph))
+    write_dataset(tmp_path / "data.npz", PackedModel.load(path), wrong=5)
+    arguments = ["--dataset", f"npz:{tmp_path / 'data.npz'}", "--picture"]
+    table = invoke("evaluate", path, *arguments, tmp_path / name)
+    assert "75.00 %" in table
+    assert "not drawn: " in table
+    found = json.loads(invoke("evaluate", path, *arguments, tmp_path / name, "--json"))
+    assert (found["accuracy"], found["picture"]) == (0.75, None)
+
+
+def test_evaluate_refuses_another_dataset(model: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="choose the dataset"):
         invoke("evaluate", model, "--dataset", "fmnist-mini")
+    graph, _ = conv_graph(Conv(6, 6, 1, 8, 3, padding=1), np.random.default_rng(3))
+    path = tmp_path / "named.fbnn"
+    path.write_bytes(encode(graph))
+    packed = PackedModel.load(path)
+    packed.class_names = ["class 0", "tab\t", "class 2"]
+    write_dataset(tmp_path / "data.npz", packed, wrong=0)
+    arguments = ["evaluate", path, "--dataset", f"npz:{tmp_path / 'data.npz'}"]
+    with pytest.raises(DataError, match=r"class 1 is 'class 1' in the model and 'tab"):
+        invoke(*arguments)
+    # The file has a question mark where the dataset's name has a tab.
+    graph.class_names = packed.class_names
+    path.write_bytes(encode(graph))
+    assert "100.00 %" in invoke(*arguments)
 
 
 def test_a_packed_file_becomes_a_c_program(model: Path, tmp_path: Path) -> None:
     invoke("export", model, "--c", tmp_path / "program")
     assert (tmp_path / "program" / "main.c").is_file()
-    with pytest.raises(FedBNNError, match="--c FOLDER"):
-        invoke("export", model)
+    for others in ([], ["--c", tmp_path, "--model", "final"]):
+        with pytest.raises(FedBNNError, match="--c FOLDER"):
+            invoke("export", model, *others)

@@ -23,6 +23,7 @@ __all__ = [
     "Encoded",
     "ImageHeader",
     "choose_shape",
+    "decode_image",
     "decode_images",
     "read_headers",
 ]
@@ -37,6 +38,8 @@ IMAGE_SUFFIXES = frozenset(
 _GREY_MODES = frozenset({"1", "L", "LA", "I", "F", "I;16", "I;16B", "I;16L"})
 _ORIENTATION_TAG = 0x0112
 _CHUNK = 256
+# What Pillow raises for files that are damaged, no images, or far too large.
+_UNREADABLE = (OSError, ValueError, SyntaxError, Image.DecompressionBombError)
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
@@ -81,6 +84,47 @@ def choose_shape(
     return channels, *image_size
 
 
+def decode_image(encoded: Encoded, shape: tuple[int, int, int]) -> Images:
+    """Decode one image to the pixels that a network of that input is trained on.
+
+    Parameters
+    ----------
+    encoded : Path or bytes
+        Anything Pillow reads. A photo is turned as its EXIF orientation says; 16-bit
+        grey is reduced to its upper 8 bits; transparency is dropped.
+    shape : tuple of int
+        Channels (1 grey, 3 RGB), height and width. An image of another size is resized
+        (bilinear, antialiased), which may change its aspect ratio.
+
+    Returns
+    -------
+    uint8 (channels, height, width)
+
+    Raises
+    ------
+    DataError
+        The image cannot be read.
+    """
+    channels, height, width = shape
+    try:
+        with _open(encoded) as source:
+            image: Image.Image = ImageOps.exif_transpose(source)
+            if image.mode.startswith("I"):
+                levels = np.asarray(image, dtype=np.int64) >> 8
+                image = Image.fromarray(levels.clip(0, 255).astype(np.uint8))
+            image = image.convert("L" if channels == 1 else "RGB")
+            if image.size != (width, height):
+                image = image.resize((width, height), Image.Resampling.BILINEAR)
+            pixels: Images = np.asarray(image)
+    except _UNREADABLE as error:
+        name = encoded if isinstance(encoded, Path) else f"of {len(encoded)} bytes"
+        raise DataError(
+            f"cannot read the image {name}: {error}; give a PNG, a JPEG or another "
+            "file that Pillow reads"
+        ) from error
+    return pixels[None] if channels == 1 else pixels.transpose(2, 0, 1)
+
+
 def decode_images(
     name: str,
     encoded: Sequence[Encoded],
@@ -94,11 +138,8 @@ def decode_images(
     name : str
         ``"x_train"`` or ``"x_test"``.
     encoded : sequence of Path or bytes
-        Anything Pillow reads. A photo is turned as its EXIF orientation says; 16-bit
-        grey is reduced to its upper 8 bits; transparency is dropped.
     shape : tuple of int
-        Channels (1 grey, 3 RGB), height and width. Images of other sizes are resized
-        (bilinear, antialiased), which may change their aspect ratio.
+        Channels, height and width, see `decode_image`.
     allocate : Allocate
         Where to put the result.
 
@@ -113,8 +154,8 @@ def decode_images(
 
     def decode_into(row: int) -> bool:
         try:
-            result[row] = _decode(encoded[row], shape)
-        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
+            result[row] = decode_image(encoded[row], shape)
+        except DataError:
             return False
         return True
 
@@ -152,19 +193,5 @@ def _read_header(encoded: Encoded) -> ImageHeader | None:
                 if image.getexif().get(_ORIENTATION_TAG, 1) >= 5:
                     width, height = height, width
                 return ImageHeader(height, width, image.mode in _GREY_MODES)
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
+    except _UNREADABLE:
         return None
-
-
-def _decode(encoded: Encoded, shape: tuple[int, int, int]) -> Images:
-    channels, height, width = shape
-    with _open(encoded) as source:
-        image: Image.Image = ImageOps.exif_transpose(source)
-        if image.mode.startswith("I"):
-            levels = np.asarray(image, dtype=np.int64) >> 8
-            image = Image.fromarray(levels.clip(0, 255).astype(np.uint8))
-        image = image.convert("L" if channels == 1 else "RGB")
-        if image.size != (width, height):
-            image = image.resize((width, height), Image.Resampling.BILINEAR)
-        pixels: Images = np.asarray(image)
-    return pixels[None] if channels == 1 else pixels.transpose(2, 0, 1)

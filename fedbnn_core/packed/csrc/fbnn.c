@@ -280,6 +280,7 @@ const char *fbnn_error_text(fbnn_status status) {
         "the network needs more memory or work than allowed",
         "out of memory",
         "this CPU or build has no such kernel",
+        "a name is no plain UTF-8 text",
     };
     return (unsigned)status < sizeof text / sizeof text[0] ? text[status] : "unknown";
 }

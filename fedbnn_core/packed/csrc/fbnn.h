@@ -27,7 +27,8 @@ typedef enum {
     FBNN_ERROR_VALUE,     /* a number that is not finite or out of range */
     FBNN_ERROR_LIMIT,     /* more memory or work than FORMAT.md allows */
     FBNN_ERROR_MEMORY,    /* malloc failed */
-    FBNN_ERROR_KERNEL     /* the asked kernel does not exist on this CPU */
+    FBNN_ERROR_KERNEL,    /* the asked kernel does not exist on this CPU */
+    FBNN_ERROR_TEXT       /* a name is no UTF-8 or has control characters */
 } fbnn_status;
 
 typedef struct fbnn_model fbnn_model;

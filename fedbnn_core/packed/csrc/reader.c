@@ -167,6 +167,28 @@ static fbnn_status take_operation(cursor *file, operation *op, slot_shapes *s,
     return fbnn_take_tensors(file, op, m);
 }
 
+/* Valid UTF-8 without control characters, which could steer a terminal or break the
+ * lines that a program prints. */
+static int is_plain_text(const uint8_t *text, size_t left) {
+    static const uint32_t smallest[] = {0, 0x80, 0x800, 0x10000};
+    while (left) {
+        uint8_t lead = *text;
+        size_t more = lead < 0x80 ? 0 : lead < 0xE0 ? 1 : lead < 0xF0 ? 2 : 3;
+        if ((lead >= 0x80 && lead < 0xC0) || lead >= 0xF8 || more >= left) return 0;
+        uint32_t code = more ? lead & (0x3FU >> more) : lead;
+        for (size_t i = 1; i <= more; i++) {
+            if ((text[i] & 0xC0) != 0x80) return 0;
+            code = code << 6 | (text[i] & 0x3FU);
+        }
+        int surrogate = code >= 0xD800 && code < 0xE000;
+        int control = code < 0x20 || (code >= 0x7F && code < 0xA0);
+        if (code < smallest[more] || code > 0x10FFFF || surrogate || control) return 0;
+        text += more + 1;
+        left -= more + 1;
+    }
+    return 1;
+}
+
 static fbnn_status take_class_names(cursor *file, fbnn_model *m) {
     REQUIRE(m->classes <= file->left, FBNN_ERROR_TRUNCATED);
     size_t longest = file->left < (size_t)m->classes * 255 ? file->left
@@ -178,6 +200,7 @@ static fbnn_status take_class_names(cursor *file, fbnn_model *m) {
         const uint8_t *length, *text;
         TRY(take(file, 1, &length));
         TRY(take(file, *length, &text));
+        REQUIRE(is_plain_text(text, *length), FBNN_ERROR_TEXT);
         memcpy(to, text, *length);
         m->class_name[i] = to;
         to += *length + 1; /* the memory is zeroed */
@@ -220,7 +243,10 @@ static fbnn_status take_header(cursor *file, fbnn_model *m, slot_shapes *s) {
                 s->slots >= 1 && s->slots <= FBNN_SLOTS,
             FBNN_ERROR_GRAPH);
     TRY(take_normalisation(file, m));
-    return take(file, h[59], &h); /* the architecture's name is for people */
+    uint8_t name_bytes = h[59];
+    TRY(take(file, name_bytes, &h)); /* the architecture's name is for people */
+    REQUIRE(is_plain_text(h, name_bytes), FBNN_ERROR_TEXT);
+    return FBNN_OK;
 }
 
 static int reads(const operation *op, uint8_t slot, int of_bits) {

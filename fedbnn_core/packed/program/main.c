@@ -54,9 +54,11 @@ int main(int argc, char **argv) {
         }
         fbnn_predict(model, pixels, 1, &label);
         printf("%s\t%d\t%s", argv[i], (int)label, fbnn_class_name(model, (unsigned)label));
-        fbnn_logits(model, pixels, 1, logits);
-        for (unsigned c = 0; verbose && c < info.classes; c++)
-            printf("\t%a", (double)logits[c]);
+        if (verbose) {
+            fbnn_logits(model, pixels, 1, logits);
+            for (unsigned c = 0; c < info.classes; c++)
+                printf("\t%a", (double)logits[c]);
+        }
         printf("\n");
     }
     free(pixels);
