@@ -379,11 +379,23 @@ def test_cnn4_refuses_images_that_it_cannot_halve(shape: tuple[int, int, int]) -
 
 
 @pytest.mark.parametrize("groups", [1, 3])
-def test_strided_pointwise_float_convolution_equals_torch(groups: int) -> None:
+def test_strided_pointwise_float_convolution_equals_the_pixels_product(
+    groups: int,
+) -> None:
     torch.manual_seed(0)
-    layer = convolution(9, 12, 1, stride=2, groups=groups, bias=True, binary=False)
+    layer = convolution(6, 12, 1, stride=2, groups=groups, bias=True, binary=False)
     assert isinstance(layer, nn.Conv2d)
-    x = torch.randn(2, 9, 7, 6)
-    plain = F.conv2d(x, layer.weight, layer.bias, stride=2, groups=groups)
-    torch.testing.assert_close(layer(x), plain)
     assert set(layer.state_dict()) == {"weight", "bias"}
+    x = torch.randn(2, 6, 7, 6)
+    pixels = x[:, :, ::2, ::2].unflatten(1, (groups, 6 // groups))
+    weight = layer.weight[:, :, 0, 0].unflatten(0, (groups, 12 // groups))
+    product = torch.einsum("ngchw,goc->ngohw", pixels, weight).flatten(1, 2)
+    assert layer.bias is not None
+    torch.testing.assert_close(layer(x), product + layer.bias[:, None, None])
+
+
+def test_float_convolutions_of_enough_channels_are_torchs_own() -> None:
+    """So that runs of the published widths keep their bits."""
+    assert type(convolution(8, 16, 1, stride=2, binary=False)) is nn.Conv2d
+    assert type(convolution(4, 8, 1, binary=False)) is nn.Conv2d
+    assert type(convolution(4, 8, 1, stride=2, binary=False)) is not nn.Conv2d
