@@ -20,7 +20,7 @@ $(STAMP): pyproject.toml $(NATIVE)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "FedBNN needs Python 3.11 or newer; set PYTHON=/path/to/python3.11"; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "Installing FedBNN into $(VENV) (a minute or two the first time) ..."
-	@$(BIN)/python -m pip install --quiet --editable '.[simulation,privacy,dev]'
+	@$(BIN)/python -m pip install --quiet --editable '.[simulation,privacy,bench,dev]'
 	@touch $@
 
 run: $(STAMP) ## Train a 1-bit network in a simulated federation on the embedded data
@@ -37,15 +37,10 @@ check: $(STAMP) ## Lint, check the formatting and the types
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 
-# The runtimes that the benchmarks compare with are installed for them only.
-$(VENV)/.bench: $(STAMP)
-	@$(BIN)/python -m pip install --quiet --editable '.[bench]'
-	@touch $@
-
-bench: $(VENV)/.bench ## Run the benchmarks (minutes; use an idle machine)
+bench: $(STAMP) ## Run the benchmarks (minutes; use an idle machine)
 	@$(BIN)/python -m benchmarks $(ARGS)
 
-bench-avx2: $(VENV)/.bench ## The packed benchmark as on a CPU with AVX2 only (Linux, newer Intel CPUs)
+bench-avx2: $(STAMP) ## The packed benchmark as on a CPU with AVX2 only (Linux, newer Intel CPUs)
 	@mkdir -p build
 	@$(CC) -O1 -Wall -Wextra -shared -fPIC -o build/avx2_only.so benchmarks/avx2_only.c
 	@LD_PRELOAD=$(CURDIR)/build/avx2_only.so $(BIN)/python -m benchmarks packed

@@ -155,12 +155,15 @@ def _row(line: Comparison) -> str:
     def ms(value: float | None) -> str:
         return "-" if value is None else f"{value:.3f}"
 
-    int8 = "-" if line.speedup_vs_int8 is None else f"{line.speedup_vs_int8:.1f}x"
+    def times(value: float | None) -> str:
+        return "-" if value is None else f"{value:.1f}x"
+
     return (
         f"| {line.model} | {line.threads} | {line.batch} | {ms(line.packed_ms)} "
         f"| {ms(line.torch_fp32_ms)} | {ms(line.onnxruntime_fp32_ms)} "
-        f"| {ms(line.onnxruntime_int8_ms)} | {line.speedup_vs_best_float32:.1f}x "
-        f"| {int8} | {line.gmacs_per_second:.0f} | {line.file_bytes:,} |"
+        f"| {ms(line.onnxruntime_int8_ms)} | {times(line.speedup_vs_best_float32)} "
+        f"| {times(line.speedup_vs_int8)} | {line.gmacs_per_second:.0f} "
+        f"| {line.file_bytes:,} |"
     )
 
 

@@ -61,7 +61,8 @@ class Comparison:
     torch_fp32_ms: float
     onnxruntime_fp32_ms: float | None
     onnxruntime_int8_ms: float | None
-    speedup_vs_best_float32: float
+    speedup_vs_best_float32: float | None
+    """None without ONNX Runtime: PyTorch alone may not be the best one."""
     speedup_vs_int8: float | None
     file_bytes: int
     gmacs_per_second: float
@@ -309,6 +310,7 @@ def compare(
         times[name].ms if name in times else None
         for name in ("onnxruntime_fp32", "onnxruntime_int8")
     )
+    speedup = None if float_ms is None else min(torch_ms, float_ms) / packed_ms
     per_second = sum(macs(packed.graph)) * batch / packed_ms * 1e3
     clock = max(clocks, default=None)
     return Comparison(
@@ -320,7 +322,7 @@ def compare(
         torch_fp32_ms=torch_ms,
         onnxruntime_fp32_ms=float_ms,
         onnxruntime_int8_ms=int8_ms,
-        speedup_vs_best_float32=min(torch_ms, float_ms or torch_ms) / packed_ms,
+        speedup_vs_best_float32=speedup,
         speedup_vs_int8=None if int8_ms is None else int8_ms / packed_ms,
         file_bytes=packed.size_bytes,
         gmacs_per_second=per_second / 1e9,

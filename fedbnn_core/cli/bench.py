@@ -58,3 +58,8 @@ def bench(
             f"{threads} thread(s), {line.gmacs_per_second:.0f} GMAC/s{cycle}{clock}, "
             f"file {line.file_bytes:,} bytes; best of {rounds} windows each."
         )
+        if line.onnxruntime_fp32_ms is None:
+            console.print(
+                "To compare with ONNX Runtime: pip install 'fedbnn[bench]'",
+                markup=False,
+            )
