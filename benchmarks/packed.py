@@ -4,24 +4,21 @@ Writes benchmarks/results/packed.json and packed.png. Every figure is measured h
 in short interleaved windows, best of many; with one thread it is CPU time.
 """
 
-import ctypes
-import gc
 import json
-import multiprocessing
 import platform
 import time
-from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from fedbnn_core.held_memory import peak_memory
 from fedbnn_core.packed import PackedModel, available_kernels
 from fedbnn_core.packed.builder import GraphBuilder
 from fedbnn_core.packed.format import encode
 from fedbnn_core.packed.graph import Graph, Kind
-from fedbnn_core.speed import Comparison, best_times, clock_hz, compare, contenders
+from fedbnn_core.speed import Comparison, best_times, clock_hz, compare
 
 RESULTS = Path(__file__).parent / "results"
 MODELS = ("cnn4", "resnet10", "resnet18", "convnext-tiny")
@@ -112,45 +109,6 @@ def measure_layer(size: int, channels: int, rounds: int) -> list[dict[str, Any]]
     return lines
 
 
-def peak_memory(model: str, name: str) -> int | None:
-    """Return how much memory one contender holds at its peak, in bytes (Linux)."""
-    context = multiprocessing.get_context("spawn")
-    with context.Pool(1) as pool:
-        return pool.apply(_held_memory, (model, name))
-
-
-def _held_memory(model: str, name: str) -> int | None:
-    """Return the peak while one contender runs, less what is left without it."""
-    status = Path("/proc/self/status")
-    if not status.exists():
-        return None
-    runners, packed = contenders(model, threads=1, batch=1)
-    wanted = runners.pop(name)
-    del runners, packed
-    _give_back()
-    Path("/proc/self/clear_refs").write_text("5")  # starts a new peak
-    for _ in range(5):
-        wanted()
-    peak = _status_bytes(status, "VmHWM")
-    del wanted
-    _give_back()
-    return peak - _status_bytes(status, "VmRSS")
-
-
-def _give_back() -> None:
-    """Return freed memory to the system, where the C library can."""
-    gc.collect()
-    with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).malloc_trim(0)
-
-
-def _status_bytes(status: Path, key: str) -> int:
-    for line in status.read_text().splitlines():
-        if line.startswith(key):
-            return 1024 * int(line.split()[1])
-    return 0
-
-
 def _row(line: Comparison) -> str:
     def ms(value: float | None) -> str:
         return "-" if value is None else f"{value:.3f}"
@@ -229,10 +187,7 @@ def main(rounds: int = 60) -> None:
                 )
                 lines.append(line)
                 print(_row(line), flush=True)
-    compared = ["packed", "torch_fp32"]
-    if lines[0].onnxruntime_fp32_ms is not None:
-        compared += ["onnxruntime_fp32", "onnxruntime_int8"]
-    memory = {name: peak_memory("resnet18", name) for name in compared}
+    memory = peak_memory("resnet18")
     shown = ", ".join(
         f"{name} {'-' if size is None else f'{size / 1e6:.1f} MB'}"
         for name, size in memory.items()

@@ -22,35 +22,54 @@ def bench(
     rounds: Annotated[
         int, typer.Option(min=1, help="Windows per runtime; the best one counts.")
     ] = 100,
+    memory: Annotated[
+        bool, typer.Option("--memory", help="Also measure memory (Linux, slow).")
+    ] = False,
     as_json: Annotated[
         bool,
         typer.Option("--json", help="Print JSON: an object, or a list of several."),
     ] = False,
 ) -> None:
     """Time a packed network beside PyTorch and ONNX Runtime, float32 and int8."""
+    from fedbnn_core.held_memory import peak_memory
     from fedbnn_core.speed import compare
 
     console = Console(highlight=False)
+    sizes = batch or [1]
     lines = [
         compare(model, threads=threads, batch=size, kernel=kernel, rounds=rounds)
-        for size in batch or [1]
+        for size in sizes
+    ]
+    held = [
+        peak_memory(model, threads=threads, batch=size, kernel=kernel) if memory else {}
+        for size in sizes
     ]
     if as_json:
-        found = [asdict(line) for line in lines]
+        found = [
+            asdict(line) | ({"peak_memory_bytes": peaks} if peaks else {})
+            for line, peaks in zip(lines, held, strict=True)
+        ]
         console.print_json(data=found if len(found) > 1 else found[0])
         return
-    for line in lines:
+    for line, peaks in zip(lines, held, strict=True):
         table = Table("", "ms", "times as long", title=f"{model}, batch {line.batch}")
-        for name, value in (
-            (f"packed, {line.kernel}", line.packed_ms),
-            ("PyTorch float32", line.torch_fp32_ms),
-            ("ONNX Runtime float32", line.onnxruntime_fp32_ms),
-            ("ONNX Runtime int8", line.onnxruntime_int8_ms),
+        if peaks:
+            table.add_column("peak MB")
+        for name, key, value in (
+            (f"packed, {line.kernel}", "packed", line.packed_ms),
+            ("PyTorch float32", "torch_fp32", line.torch_fp32_ms),
+            ("ONNX Runtime float32", "onnxruntime_fp32", line.onnxruntime_fp32_ms),
+            ("ONNX Runtime int8", "onnxruntime_int8", line.onnxruntime_int8_ms),
         ):
             if value is None:
                 table.add_row(name, "not installed", "")
-            else:
-                table.add_row(name, f"{value:.3f}", f"{value / line.packed_ms:.2f}")
+                continue
+            peak = peaks.get(key)
+            cells = [f"{value:.3f}", f"{value / line.packed_ms:.2f}"]
+            cells += (
+                ["unknown" if peak is None else f"{peak / 1e6:.1f}"] if peaks else []
+            )
+            table.add_row(name, *cells)
         console.print(table)
         clock = f" at {line.clock_ghz:.2f} GHz" if line.clock_ghz else ""
         cycle = f", {line.macs_per_cycle:.0f} MAC/cycle" if line.macs_per_cycle else ""

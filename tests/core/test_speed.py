@@ -2,12 +2,14 @@
 
 import json
 import sys
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from fedbnn_core.cli import app
 from fedbnn_core.errors import RunError
+from fedbnn_core.held_memory import peak_memory
 from fedbnn_core.packed import available_kernels
 from fedbnn_core.speed import best_times, clock_hz, compare
 
@@ -54,6 +56,16 @@ def test_without_onnx_runtime_nothing_is_claimed_about_float32(
     assert line["torch_fp32_ms"] > 0
     assert line["speedup_vs_best_float32"] is None
     assert "pip install 'fedbnn[bench]'" in CliRunner().invoke(app, arguments).stdout
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="needs Linux")
+def test_memory_is_that_of_the_weights_at_least_and_little_more() -> None:
+    sizes = peak_memory("cnn4")
+    # 390,880 numbers: 0.06 MB packed, 1.56 MB as float32.
+    assert sizes["packed"] is not None
+    assert sizes["packed"] < 1.5e6
+    assert sizes["torch_fp32"] is not None
+    assert 1.5e6 < sizes["torch_fp32"] < 30e6
 
 
 def test_unknown_model() -> None:
