@@ -101,20 +101,17 @@ def fill(path):
 
 
 @pytest.mark.slow
-def test_full_disk_stops_cleanly_and_damaged_checkpoint_is_passed_over(
-    small_run, tmp_path
-):
-    """Both at once: the disk fills in round 3, and checkpoint 2 has lost its end."""
+def test_full_disk_stops_cleanly_and_damaged_checkpoint_is_passed_over(first, tmp_path):
+    """Both at once: the disk fills in round 2, and checkpoint 1 has lost its end."""
     with small_disk(tmp_path / "disk") as disk, private_environment() as (env, _):
-        undisturbed = small_run(num_server_rounds=3)
         with subprocess.Popen(
-            run_command(disk / "runs", num_server_rounds=3),
+            run_command(disk / "runs"),
             env=env,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
         ) as command:
-            pattern = "runs/*/checkpoints/round-000002.json"
+            pattern = "runs/*/checkpoints/round-000001.json"
             wait_for(lambda: list(disk.glob(pattern)) or command.poll() is not None)
             fill(disk / "junk")
             output, _ = command.communicate(timeout=120)
@@ -132,9 +129,9 @@ def test_full_disk_stops_cleanly_and_damaged_checkpoint_is_passed_over(
         weights.write_bytes(weights.read_bytes()[:-1])
         done = resume(directory, environment=env)
         assert done.returncode == 0, done.stdout + done.stderr
-        assert f"{weights.name} of round-000002.json is damaged" in done.stdout
-        assert "Resuming after round 1" in done.stdout
-        assert_same_bits(directory, undisturbed)
+        assert f"{weights.name} of round-000001.json is damaged" in done.stdout
+        assert "Resuming after round 0" in done.stdout
+        assert_same_bits(directory, first)
 
 
 def test_resume_refuses_what_would_change_the_result(tmp_path):
