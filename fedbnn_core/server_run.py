@@ -18,8 +18,8 @@ from fedbnn_core.checkpoint import CheckpointFolder
 from fedbnn_core.config import RunConfig
 from fedbnn_core.data import save_partition
 from fedbnn_core.durable import disk_errors, require_space, to_safetensors
-from fedbnn_core.errors import ConfigError, RunError
-from fedbnn_core.methods import create_method, method_class, method_names
+from fedbnn_core.errors import RunError
+from fedbnn_core.methods import create_method
 from fedbnn_core.privacy import create_accountant
 from fedbnn_core.quarantine import Quarantine
 from fedbnn_core.replies import DEFAULT_BUDGET_BYTES, SPILL_PREFIX, StoredReply
@@ -27,6 +27,7 @@ from fedbnn_core.robust import planned_cut, possible_cut, prepare_replies
 from fedbnn_core.run_data import load_run_dataset, run_partition
 from fedbnn_core.run_directory import RunDirectory
 from fedbnn_core.run_evaluation import BestModel, RunEvaluation
+from fedbnn_core.run_requirements import changes_since, refuse_unclippable
 from fedbnn_core.run_state import RunState, state_hash
 from fedbnn_core.sampling import sample_clients
 from fedbnn_core.tracking import RunTrackers
@@ -62,7 +63,7 @@ class ServerRun:
         self.method = create_method(
             config, self.dataset.input_shape, self.dataset.num_classes
         )
-        self._refuse_unclippable()
+        refuse_unclippable(config, self.method)
         self.device = choose_device(config.device)
         self._evaluation = RunEvaluation(
             self.method, self.dataset, seed=config.data_seed, device=self.device
@@ -109,24 +110,6 @@ class ServerRun:
         else:
             self._prepare_directory(partition)
         self._trackers = RunTrackers(self.directory.path, self._description())
-
-    def _refuse_unclippable(self) -> None:
-        """Refuse what shortens updates if the method's replies are not weights."""
-        config = self.config
-        if self.method.private:
-            return
-        others = ", ".join(n for n in method_names() if method_class(n).private)
-        if config.privacy != "none":
-            raise ConfigError(
-                f"method {config.method!r} has no private mode; set privacy to 'none' "
-                f"or method to one of {others}"
-            )
-        if config.robust == "clip":
-            raise ConfigError(
-                f"method {config.method!r} sends no weights that robust = 'clip' could "
-                "shorten; set robust to 'median' or 'trimmed-mean', or method to one "
-                f"of {others}"
-            )
 
     def _prepare_directory(self, partition: list[np.ndarray[Any, Any]]) -> None:
         """Write all that is known before training, and so find a bad disk now."""
@@ -201,7 +184,8 @@ class ServerRun:
 
     def _restore(self) -> None:
         """Go back to the last complete checkpoint; without one, to the start."""
-        self._compare_with_stored()
+        stored = self.directory.read_json("config.json")
+        self.notes += changes_since(stored, self._description(), self.directory.path)
         for folder in self.directory.path.glob(f"{SPILL_PREFIX}*"):
             shutil.rmtree(folder, ignore_errors=True)
         checkpoint, damages = self._checkpoints.load_latest()
@@ -228,24 +212,6 @@ class ServerRun:
         if self.best.state:
             self._write_best()
         self.notes.append(f"Resuming after round {self.rounds_done}")
-
-    def _compare_with_stored(self) -> None:
-        """Refuse another number of clients, and note other versions."""
-        stored = self.directory.read_json("config.json")
-        clients = stored.get("num_partitions", self.num_partitions)
-        if clients != self.num_partitions:
-            raise RunError(
-                f"{self.directory.path} was started with {clients} clients, now there "
-                f"are {self.num_partitions}; use `fedbnn resume`, or `flwr run` with "
-                f"--federation-config 'num-supernodes={clients}'"
-            )
-        own = self._description()
-        for name in ("fedbnn_version", "torch_version"):
-            if stored.get(name, own[name]) != own[name]:
-                self.notes.append(
-                    f"The run was started with {name} {stored[name]} and goes on with "
-                    f"{own[name]}: its result may differ from that of a whole run"
-                )
 
     def sample(
         self, available: Sequence[int], *, tried: Collection[int] = ()
