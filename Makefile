@@ -57,7 +57,7 @@ fuzz: $(STAMP) ## Fuzz the packed reader and runtime (needs clang; FUZZ_RUNS=100
 
 system-deps: ## Install what optional tests and make fuzz use (Debian or Ubuntu, as root)
 	@apt-get update -qq
-	@apt-get install -y --no-install-recommends buildah chromium chromium-driver clang dataset-fashion-mnist debootstrap faketime gcc gcc-aarch64-linux-gnu iproute2 libc6-dev-arm64-cross libclang-rt-dev make qemu-user
+	@apt-get install -y --no-install-recommends buildah chromium chromium-driver clang dataset-fashion-mnist debootstrap gcc gcc-aarch64-linux-gnu iproute2 libc6-dev-arm64-cross libclang-rt-dev make qemu-user
 
 clean: ## Remove .venv, caches and build products (runs/ is kept)
 	@rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .flwr
