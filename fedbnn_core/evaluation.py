@@ -1,16 +1,17 @@
 """Accuracy and loss of a model on held-out images."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
 from fedbnn_core.data.batches import normalise
 
-__all__ = ["Evaluation", "HeldOut", "evaluate"]
+__all__ = ["Evaluation", "HeldOut", "evaluate", "score"]
 
 _BATCH = 500
 
@@ -52,18 +53,36 @@ class HeldOut:
 def evaluate(
     model: nn.Module, held_out: HeldOut, *, batch_size: int = _BATCH
 ) -> Evaluation:
-    """Return accuracy, loss and confusion counts; the model is left in eval mode.
+    """Return what a network scores, see `score`; it is left in eval mode."""
+    model.eval()
+
+    def logits(images: Tensor) -> Tensor:
+        result: Tensor = model(normalise(images, held_out.mean, held_out.std))
+        return result
+
+    return score(logits, held_out, batch_size=batch_size)
+
+
+def score(
+    logits_of: Callable[[Tensor], Tensor],
+    held_out: HeldOut,
+    *,
+    batch_size: int = _BATCH,
+) -> Evaluation:
+    """Return accuracy, loss and confusion counts.
 
     Without images accuracy and loss are NaN.
+
+    Parameters
+    ----------
+    logits_of : makes logits (n, classes) of raw uint8 images (n, c, h, w).
     """
-    model.eval()
     classes = held_out.num_classes
     confusion = torch.zeros(classes * classes, dtype=torch.int64)
     total_loss = 0.0
     for start in range(0, len(held_out), batch_size):
-        images = held_out.images[start : start + batch_size]
         labels = held_out.labels[start : start + batch_size]
-        logits = model(normalise(images, held_out.mean, held_out.std))
+        logits = logits_of(held_out.images[start : start + batch_size])
         total_loss += float(F.cross_entropy(logits, labels, reduction="sum"))
         pairs = labels * classes + logits.argmax(dim=1)
         confusion += torch.bincount(pairs, minlength=classes * classes).cpu()

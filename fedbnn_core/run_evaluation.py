@@ -16,6 +16,7 @@ from fedbnn_core.complexity import model_sizes
 from fedbnn_core.data import Dataset, split_test
 from fedbnn_core.evaluation import Evaluation, HeldOut, evaluate
 from fedbnn_core.methods.base import Method, load_arrays
+from fedbnn_core.packed_evaluation import evaluate_packed
 
 __all__ = ["BestModel", "RunEvaluation"]
 
@@ -96,7 +97,8 @@ class RunEvaluation:
 
     def _score(self, state: Arrays, held_out: HeldOut) -> Evaluation:
         load_arrays(self._model, state)
-        return evaluate(self._model, held_out)
+        packed = evaluate_packed(self._model, held_out)
+        return packed or evaluate(self._model, held_out)
 
 
 def _held_out(
