@@ -1,6 +1,8 @@
 """Every kernel against brute force and against the numpy reference, bit for bit."""
 
 import multiprocessing
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -92,6 +94,19 @@ def test_threads_share_a_large_layer() -> None:
         for _ in range(20):
             actual = model.logits(image, layout="NHWC")
             assert actual.tobytes() == expected.tobytes()
+
+
+def test_a_threaded_model_that_never_runs_ends_quietly() -> None:
+    data = encode(everything(16, np.random.default_rng(0)))
+    script = (
+        "import sys; from fedbnn_core.packed import PackedModel; "
+        "data = sys.stdin.buffer.read(); "
+        "[PackedModel(data, threads=4) for _ in range(50)]"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], input=data, capture_output=True, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 @pytest.mark.skipif(

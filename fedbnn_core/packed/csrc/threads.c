@@ -33,19 +33,20 @@ void fbnn_pool_run(pool *p, job run, void *context) { run(context, 0, p->parts);
  * before it goes to sleep, which would cost about as much as the layer. */
 enum { SPINS = 2000 };
 
-typedef struct {
-    struct pool *pool;
-    unsigned part;
-    pthread_t thread;
-} worker;
+/* More than there can be parts; 32 bits, because not every target has larger atomics. */
+enum { JOB = 1024 };
 
+/* The parts of a job are taken one by one by whoever comes first: a thread that gets no
+ * CPU in time takes none, and the caller does its part. */
 struct pool {
     unsigned parts, started;
     pid_t owner;
-    worker *workers;
+    pthread_t *workers;
     pthread_mutex_t mutex;
     pthread_cond_t wake;
-    atomic_uint generation, pending;
+    /* The job's number times JOB, plus its next part: in one, so that nobody takes a
+     * part of a job that is over. */
+    atomic_uint ticket, pending;
     atomic_int stop;
     job run;
     void *context;
@@ -59,28 +60,42 @@ static void relax(void) {
 #endif
 }
 
-static void *work(void *argument) {
-    worker *self = argument;
-    pool *p = self->pool;
-    unsigned seen = 0;
-    for (;;) {
-        for (int i = 0; i < SPINS && atomic_load(&p->generation) == seen; i++) relax();
-        if (atomic_load(&p->generation) == seen) {
-            pthread_mutex_lock(&p->mutex);
-            while (atomic_load(&p->generation) == seen)
-                pthread_cond_wait(&p->wake, &p->mutex);
-            pthread_mutex_unlock(&p->mutex);
-        }
-        seen = atomic_load(&p->generation);
-        if (atomic_load(&p->stop)) return NULL;
-        p->run(p->context, self->part, p->parts);
+static unsigned current_job(pool *p) { return atomic_load(&p->ticket) / JOB; }
+
+/* Run parts of the current job until none is left to take. `run` and `context` stay as
+ * they are while a part that was taken is pending. */
+static void run_parts(pool *p) {
+    unsigned ticket = atomic_load(&p->ticket);
+    while (ticket % JOB < p->parts) {
+        if (!atomic_compare_exchange_weak(&p->ticket, &ticket, ticket + 1)) continue;
+        p->run(p->context, ticket % JOB, p->parts);
         atomic_fetch_sub(&p->pending, 1);
+        ticket = atomic_load(&p->ticket);
     }
 }
 
-static void announce(pool *p) {
+static int nothing_new(pool *p, unsigned seen) {
+    return current_job(p) == seen && !atomic_load(&p->stop);
+}
+
+static void *work(void *argument) {
+    pool *p = argument;
+    unsigned seen = 0;
+    while (!atomic_load(&p->stop)) {
+        for (int i = 0; i < SPINS && nothing_new(p, seen); i++) relax();
+        if (nothing_new(p, seen)) {
+            pthread_mutex_lock(&p->mutex);
+            while (nothing_new(p, seen)) pthread_cond_wait(&p->wake, &p->mutex);
+            pthread_mutex_unlock(&p->mutex);
+        }
+        seen = current_job(p);
+        run_parts(p);
+    }
+    return NULL;
+}
+
+static void wake_all(pool *p) {
     pthread_mutex_lock(&p->mutex);
-    atomic_fetch_add(&p->generation, 1);
     pthread_cond_broadcast(&p->wake);
     pthread_mutex_unlock(&p->mutex);
 }
@@ -89,21 +104,18 @@ pool *fbnn_pool_create(unsigned parts) {
     pool *p = calloc(1, sizeof *p);
     if (!p) return NULL;
     p->parts = 1;
+    p->ticket = JOB - 1; /* no part to take */
     p->owner = getpid();
     pthread_mutex_init(&p->mutex, NULL);
     pthread_cond_init(&p->wake, NULL);
-    p->workers = calloc(parts, sizeof(worker));
+    p->workers = calloc(parts, sizeof *p->workers);
     if (!p->workers) {
         fbnn_pool_destroy(p);
         return NULL;
     }
     /* Where the system gives fewer threads than asked, fewer are used. */
-    for (; p->started + 1 < parts; p->started++) {
-        worker *w = &p->workers[p->started];
-        w->pool = p;
-        w->part = p->started + 1;
-        if (pthread_create(&w->thread, NULL, work, w) != 0) break;
-    }
+    for (; p->started + 1 < parts; p->started++)
+        if (pthread_create(&p->workers[p->started], NULL, work, p) != 0) break;
     p->parts = p->started + 1;
     return p;
 }
@@ -113,9 +125,8 @@ void fbnn_pool_destroy(pool *p) {
     /* A forked child has the memory of the pool, but none of its threads. */
     if (p->owner == getpid()) {
         atomic_store(&p->stop, 1);
-        announce(p);
-        for (unsigned i = 0; i < p->started; i++)
-            pthread_join(p->workers[i].thread, NULL);
+        wake_all(p);
+        for (unsigned i = 0; i < p->started; i++) pthread_join(p->workers[i], NULL);
     }
     pthread_cond_destroy(&p->wake);
     pthread_mutex_destroy(&p->mutex);
@@ -130,9 +141,10 @@ void fbnn_pool_run(pool *p, job run, void *context) {
     }
     p->run = run;
     p->context = context;
-    atomic_store(&p->pending, p->parts - 1);
-    announce(p);
-    run(context, 0, p->parts);
+    atomic_store(&p->pending, p->parts);
+    atomic_store(&p->ticket, (current_job(p) + 1) * JOB);
+    wake_all(p);
+    run_parts(p);
     for (int i = 0; atomic_load(&p->pending); i++) {
         relax();
         /* On a busy machine a worker may be waiting for this very CPU. */

@@ -9,7 +9,7 @@ typedef void (*job)(void *context, unsigned part, unsigned parts);
 pool *fbnn_pool_create(unsigned parts);
 void fbnn_pool_destroy(pool *p);
 unsigned fbnn_pool_parts(const pool *p);
-/* Run all parts, part 0 on the calling thread; returns when all are done. */
+/* Run all parts, the calling thread takes some; returns when all are done. */
 void fbnn_pool_run(pool *p, job run, void *context);
 
 #endif
