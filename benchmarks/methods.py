@@ -15,6 +15,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from fedbnn_core.allocator import keep_freed_memory
 from fedbnn_core.config import RunConfig
 from fedbnn_core.data import Dataset, load_dataset
 from fedbnn_core.data.batches import ClientData
@@ -100,6 +101,7 @@ def measure(
 
 def main() -> None:
     """Print the table."""
+    keep_freed_memory()  # as clients do
     torch.set_num_threads(1)
     table = Table(title="Client round of one epoch, 1 thread, interleaved, median")
     columns = ("model", "images", "samples", "rounds", "method", "s", "FedAvg = 1")
