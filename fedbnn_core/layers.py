@@ -17,6 +17,7 @@ from fedbnn_core.binarize import (
 )
 from fedbnn_core.config import ACTIVATIONS, ROTATION_STARTS
 from fedbnn_core.errors import ConfigError
+from fedbnn_core.layout import subsample
 from fedbnn_core.rotation import (
     angular_cosine,
     common_start,
@@ -33,7 +34,6 @@ __all__ = [
     "begin_round",
     "binary_layers",
     "deployed",
-    "hardtanh",
     "rotations",
 ]
 
@@ -221,7 +221,7 @@ class RotatedBinaryConv2d(nn.Module):
             # Only every stride-th pixel counts, so only their signs are taken. (Left
             # to itself, oneDNN's AVX2 kernel for this writes beyond its buffers where
             # there are fewer than eight channels: torch 2.13, memory corrupted.)
-            x, stride = x[:, :, ::stride, ::stride], 1
+            x, stride = subsample(x, stride), 1
         weight = self.binary_weight()
         # One-padding without a padded copy: with a' = a - 1 the padded taps are 0,
         # and conv(a, w) = conv(a', w) + sum(w). All values stay exact integers.
@@ -272,11 +272,6 @@ def _standardize_samples(x: Tensor) -> Tensor:
         return x
     deviation, mean = torch.std_mean(x, dim=(1, 2, 3), keepdim=True)
     return (x - mean) / (deviation + 1e-5)
-
-
-def hardtanh(x: Tensor) -> Tensor:
-    """Return x clamped to [-1, 1], the non-linearity of the binary nets."""
-    return F.hardtanh(x)
 
 
 def binary_layers(model: nn.Module) -> dict[str, RotatedBinaryConv2d]:

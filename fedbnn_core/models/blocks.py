@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedbnn_core.layers import BinaryOptions, RotatedBinaryConv2d
+from fedbnn_core.layout import subsample
 
 __all__ = [
     "ChannelLayerNorm",
@@ -87,10 +88,8 @@ class StridedPointwiseConv2d(nn.Conv2d):
 
     def forward(self, input: Tensor) -> Tensor:
         """Return the convolution of the pixels that count."""
-        rows, columns = self.stride
-        return F.conv2d(
-            input[:, :, ::rows, ::columns], self.weight, self.bias, groups=self.groups
-        )
+        pixels = subsample(input, self.stride[0])
+        return F.conv2d(pixels, self.weight, self.bias, groups=self.groups)
 
 
 class StemConv2d(nn.Conv2d):

@@ -6,7 +6,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedbnn_core.errors import ConfigError
-from fedbnn_core.layers import BinaryOptions, hardtanh
+from fedbnn_core.layers import BinaryOptions
+from fedbnn_core.layout import hardtanh
 from fedbnn_core.models.blocks import StemConv2d, convolution, normal_init
 
 __all__ = ["CNN4"]

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedbnn_core.layers import BinaryOptions
+from fedbnn_core.layout import pixel_mean
 from fedbnn_core.models.blocks import ChannelLayerNorm, StemConv2d, convolution
 
 __all__ = ["ConvNeXtBlock", "ConvNeXtTiny"]
@@ -113,5 +114,5 @@ class ConvNeXtTiny(nn.Module):
         """Return logits (n, classes) of normalised images (n, c, h, w)."""
         # A 4x4 kernel at stride 1 keeps the size with one pixel before, two behind.
         x = self.stem_norm(self.stem(F.pad(x, (1, 2, 1, 2))))
-        x = self.layers(x).mean(dim=(2, 3))
+        x = pixel_mean(self.layers(x))
         return cast(Tensor, self.head(self.head_norm(x)))

@@ -5,7 +5,8 @@ from typing import cast
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedbnn_core.layers import BinaryOptions, hardtanh
+from fedbnn_core.layers import BinaryOptions
+from fedbnn_core.layout import hardtanh, pixel_mean
 from fedbnn_core.models.blocks import StemConv2d, convolution, normal_init
 
 __all__ = ["BasicBlock", "ResNet"]
@@ -110,5 +111,5 @@ class ResNet(nn.Module):
         x = self.stem_norm(self.stem(x))
         if not self.binary:
             x = F.relu(x, inplace=True)
-        x = self.blocks(x).mean(dim=(2, 3))
+        x = pixel_mean(self.blocks(x))
         return cast(Tensor, self.head(self.head_norm(x)))

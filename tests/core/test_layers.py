@@ -20,7 +20,6 @@ from fedbnn_core.layers import (
     begin_round,
     binary_layers,
     deployed,
-    hardtanh,
     rotations,
 )
 
@@ -480,11 +479,6 @@ def test_a_deployed_layer_ignores_rotation_and_server() -> None:
         twin.theta.fill_(1.0)
     x = normal(2, 4, 5, 5)
     assert torch.equal(twin(x), deployed(layer)(x))
-
-
-def test_hardtanh_clamps_to_one() -> None:
-    x = torch.tensor([-3.0, -1.0, -0.2, 0.0, 0.4, 1.5])
-    assert hardtanh(x).tolist() == pytest.approx([-1.0, -1.0, -0.2, 0.0, 0.4, 1.0])
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from fedbnn_core.errors import ConfigError
-from fedbnn_core.layers import BinaryOptions, binary_layers, deployed, hardtanh
+from fedbnn_core.layers import BinaryOptions, binary_layers, deployed
+from fedbnn_core.layout import hardtanh
 from fedbnn_core.models import MODELS, ModelSpec, build_model
 from fedbnn_core.models.blocks import ChannelLayerNorm, StemConv2d, convolution
 from fedbnn_core.models.convnext import ConvNeXtBlock
