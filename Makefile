@@ -26,8 +26,8 @@ $(STAMP): pyproject.toml $(NATIVE)
 run: $(STAMP) ## Train a 1-bit network in a simulated federation on the embedded data
 	@$(BIN)/fedbnn run $(ARGS)
 
-test: $(STAMP) ## Run all tests
-	@$(BIN)/python -m pytest $(ARGS)
+test: $(STAMP) ## Run all tests, several files at a time (one: ARGS='-n 0')
+	@$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-deploy: $(STAMP) ## Run the deployment tests: fleets, faults, images (20 minutes; root for some)
 	@$(BIN)/python -m pytest -m 'deploy or slow' tests/deploy $(ARGS)
