@@ -23,7 +23,7 @@ from fedbnn_core.data.registry import DATASETS
 from fedbnn_core.methods import create_method, method_names
 from fedbnn_core.training import LocalTask
 
-CASES = (("cnn4", "fmnist-mini", 600, 11), ("resnet10", "noise 3x32x32", 500, 3))
+CASES = (("cnn4", "fmnist-mini", 600, 11), ("resnet10", "noise 3x32x32", 500, 5))
 """Model, images, samples of the client, repetitions."""
 
 
