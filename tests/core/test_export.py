@@ -262,7 +262,7 @@ def test_export_leaves_the_model_as_it_was() -> None:
         ("resnet18", 100, 64),
         ("resnet18", 10_000, 16),
         ("convnext-tiny", 40, 64),
-        # A quarter of an hour: pytest -m deploy tests/core/test_export.py
+        # More than a quarter of an hour: pytest -m deploy tests/core/test_export.py
         *(
             pytest.param(name, 10_000, 64, marks=pytest.mark.deploy)
             for name in ("resnet10", "resnet18", "convnext-tiny")

@@ -62,12 +62,12 @@ def test_scores_are_those_of_the_torch_network(name, held_out):
 
 
 @pytest.mark.parametrize(
-    "model",
-    [network(binary=False), network(activation="per-sample")],
+    "options",
+    [{"binary": False}, {"activation": "per-sample"}],
     ids=["float", "per-sample"],
 )
-def test_what_has_no_packed_form_is_left_to_torch(model, held_out):
-    assert evaluate_packed(model, held_out) is None
+def test_what_has_no_packed_form_is_left_to_torch(options, held_out):
+    assert evaluate_packed(network(**options), held_out) is None
 
 
 def test_a_diverged_network_is_left_to_torch(held_out):
