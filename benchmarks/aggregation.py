@@ -12,10 +12,10 @@ from pathlib import Path
 
 import numpy as np
 
-from fedbnn_core.aggregation import Arrays, mean_array, normalised_weights
+from fedbnn_core.aggregation.mean import Arrays, mean_array, normalised_weights
 from fedbnn_core.config import RunConfig
 from fedbnn_core.methods import create_method
-from fedbnn_core.replies import StoredReply
+from fedbnn_core.server.reply_store import StoredReply
 
 REPLIES = 10
 REPEATS = 5

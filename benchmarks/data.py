@@ -26,8 +26,8 @@ from fedbnn_core.data.batches import ClientData
 from fedbnn_core.data.cache import Allocate, Decoded, decode_once
 from fedbnn_core.data.registry import DATASETS
 from fedbnn_core.data.torchvision_compat import import_torchvision
-from fedbnn_core.models import ModelSpec, build_model
-from fedbnn_core.training import prefer_channels_last
+from fedbnn_core.networks import ModelSpec, build_model
+from fedbnn_core.training.local import prefer_channels_last
 
 BATCH = 64
 REPEATS = 7

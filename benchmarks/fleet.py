@@ -25,8 +25,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from fedbnn_core.launch.processes import end_marked_processes, marked_processes
-from fedbnn_core.run_directory import RunDirectory
+from fedbnn_core.flower.processes import end_marked_processes, marked_processes
+from fedbnn_core.runs.directory import RunDirectory
 
 DEVICES = ("camera", "robot")
 ROUNDS = 4

@@ -15,13 +15,13 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from fedbnn_core.allocator import keep_freed_memory
 from fedbnn_core.config import RunConfig
 from fedbnn_core.data import Dataset, load_dataset
 from fedbnn_core.data.batches import ClientData
 from fedbnn_core.data.registry import DATASETS
 from fedbnn_core.methods import create_method, method_names
-from fedbnn_core.training import LocalTask
+from fedbnn_core.training.allocator import keep_freed_memory
+from fedbnn_core.training.local import LocalTask
 
 CASES = (("cnn4", "fmnist-mini", 600, 11), ("resnet10", "noise 3x32x32", 500, 5))
 """Model, images, samples of the client, repetitions."""

@@ -28,9 +28,9 @@ look();
 
 def main() -> None:
     """Print the figures."""
-    from fedbnn_core.report import write_report
-    from tests.report.chromium import start_browser
-    from tests.report.runs import write_run
+    from fedbnn_core.reporting.report import write_report
+    from tests.reporting.report.chromium import start_browser
+    from tests.reporting.report.runs import write_run
 
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         run = write_run(

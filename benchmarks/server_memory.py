@@ -11,12 +11,12 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.aggregation import anonymous_bytes
-from fedbnn_core.aggregation import Array
+from fedbnn_core.aggregation.mean import Array
 from fedbnn_core.config import RunConfig
-from fedbnn_core.replies import ReplyStore
-from fedbnn_core.server_run import ServerRun
-from fedbnn_core.traffic import RoundTraffic
-from fedbnn_core.validation import RawReply, judge
+from fedbnn_core.server.record import RoundTraffic
+from fedbnn_core.server.reply_store import ReplyStore
+from fedbnn_core.server.run import ServerRun
+from fedbnn_core.server.validation import RawReply, judge
 
 ROUNDS = 30
 CLIENTS = (100, 1000)

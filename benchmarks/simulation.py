@@ -20,13 +20,13 @@ from rich.console import Console
 from rich.table import Table
 
 from client_app.local_round import run_local_round
-from fedbnn_core.aggregation import Arrays
+from fedbnn_core.aggregation.mean import Arrays
 from fedbnn_core.config import RunConfig
-from fedbnn_core.launch import run_simulation
-from fedbnn_core.launch.processes import marked_processes
+from fedbnn_core.flower import run_simulation
+from fedbnn_core.flower.processes import marked_processes
 from fedbnn_core.methods import create_method
-from fedbnn_core.run_data import load_run_dataset
-from fedbnn_core.run_directory import RunDirectory
+from fedbnn_core.runs.dataset import load_run_dataset
+from fedbnn_core.runs.directory import RunDirectory
 
 CLIENTS, PER_ROUND, ROUNDS = 100, 10, 7
 

@@ -13,16 +13,16 @@ import numpy as np
 import torch
 from torch import nn
 
-from fedbnn_core.aggregation import Arrays
-from fedbnn_core.allocator import keep_freed_memory
+from fedbnn_core.aggregation.mean import Arrays
 from fedbnn_core.config import RunConfig, Value
 from fedbnn_core.data import Dataset, load_client_partition
 from fedbnn_core.data.batches import ClientData
 from fedbnn_core.fleet.own_data import DataTask, load_own_data
 from fedbnn_core.methods import create_method
 from fedbnn_core.methods.base import ClientUpdate, Method
-from fedbnn_core.run_data import load_run_dataset, run_partition
-from fedbnn_core.training import LocalTask, choose_device
+from fedbnn_core.runs.dataset import load_run_dataset, run_partition
+from fedbnn_core.training.allocator import keep_freed_memory
+from fedbnn_core.training.local import LocalTask, choose_device
 
 __all__ = ["LocalRound", "run_local_round"]
 

@@ -9,7 +9,7 @@ from flwr.common.logger import log
 from fedbnn_core.config import RunConfig
 from fedbnn_core.errors import FedBNNError
 from fedbnn_core.fleet.own_data import DataTask, load_own_data
-from fedbnn_core.run_data import load_run_dataset
+from fedbnn_core.runs.dataset import load_run_dataset
 
 __all__ = ["describe_own_data", "describe_run_data"]
 

@@ -17,7 +17,7 @@ from typing import Any
 from fedbnn_core.data.partition import PARTITION_SCHEMES
 from fedbnn_core.errors import ConfigError
 from fedbnn_core.methods import method_names
-from fedbnn_core.tracking import TRACKERS
+from fedbnn_core.reporting.tracking import TRACKERS
 
 __all__ = [
     "CHANGEABLE",

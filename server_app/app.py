@@ -10,9 +10,9 @@ from flwr.serverapp import Grid, ServerApp
 from fedbnn_core.config import RunConfig
 from fedbnn_core.errors import FedBNNError, RunError
 from fedbnn_core.fleet.own_data import DataTask
-from fedbnn_core.run_data import load_run_dataset
-from fedbnn_core.run_log import STOPPED_PREFIX
-from fedbnn_core.server_run import ServerRun, stored_config
+from fedbnn_core.runs.dataset import load_run_dataset
+from fedbnn_core.runs.log import STOPPED_PREFIX
+from fedbnn_core.server.run import ServerRun, stored_config
 from server_app.delivery import deliver_model
 from server_app.roster import Roster
 from server_app.strategy import FedBNNStrategy, to_record

@@ -18,8 +18,8 @@ from flwr.common.logger import log
 from flwr.serverapp import Grid
 
 from fedbnn_core.errors import FedBNNError
-from fedbnn_core.run_log import one_line
-from fedbnn_core.server_run import ServerRun
+from fedbnn_core.runs.log import one_line
+from fedbnn_core.server.run import ServerRun
 from server_app.roster import Roster
 
 __all__ = ["deliver_model"]
@@ -75,7 +75,7 @@ def deliver_model(grid: Grid, roster: Roster, run: ServerRun) -> int:
 
 def _export(run: ServerRun, path: Path) -> None:
     # Imported here: only runs with devices need it.
-    from fedbnn_core.run_export import export_run
+    from fedbnn_core.runs.model import export_run
 
     export_run(run.directory.path, path)
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from fedbnn_core.run_progress import seconds_left
+from fedbnn_core.runs.progress import seconds_left
 
 __all__ = ["round_line"]
 

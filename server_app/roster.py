@@ -19,7 +19,7 @@ from flwr.serverapp import Grid
 from fedbnn_core import __version__
 from fedbnn_core.config import RunConfig
 from fedbnn_core.errors import RunError
-from fedbnn_core.run_log import one_line
+from fedbnn_core.runs.log import one_line
 
 __all__ = ["Roster"]
 

@@ -19,15 +19,15 @@ from flwr.common.logger import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
-from fedbnn_core.aggregation import Arrays
+from fedbnn_core.aggregation.mean import Arrays
+from fedbnn_core.aggregation.robust import planned_cut
 from fedbnn_core.errors import ReplyError
-from fedbnn_core.replies import ReplyStore, StoredReply
-from fedbnn_core.robust import planned_cut
-from fedbnn_core.run_log import DIRECTORY_PREFIX, one_line
-from fedbnn_core.run_progress import RECENT_ROUNDS
-from fedbnn_core.server_run import ServerRun
-from fedbnn_core.traffic import RoundTraffic
-from fedbnn_core.validation import RawReply, judge
+from fedbnn_core.runs.log import DIRECTORY_PREFIX, one_line
+from fedbnn_core.runs.progress import RECENT_ROUNDS
+from fedbnn_core.server.record import RoundTraffic
+from fedbnn_core.server.reply_store import ReplyStore, StoredReply
+from fedbnn_core.server.run import ServerRun
+from fedbnn_core.server.validation import RawReply, judge
 from server_app.exchange import Exchange, record_bytes
 from server_app.progress import round_line
 from server_app.roster import Roster

@@ -42,7 +42,7 @@ def test_the_bundle_holds_no_code():
 def test_core_imports_without_flower_and_packed_without_torch():
     code = (
         "import sys; sys.modules['flwr'] = None\n"
-        "import fedbnn_core.methods.fedbnn, fedbnn_core.server_run, fedbnn_core.cli\n"
+        "import fedbnn_core.methods.fedbnn, fedbnn_core.server.run, fedbnn_core.cli\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
     code = (

@@ -9,12 +9,12 @@ import torch
 
 from fedbnn_core.config import RunConfig
 from fedbnn_core.data.batches import ClientData
-from fedbnn_core.replies import ReplyStore, StoredReply
-from fedbnn_core.run_data import run_partition
-from fedbnn_core.server_run import ServerRun, stored_config
-from fedbnn_core.traffic import RoundTraffic
-from fedbnn_core.training import LocalTask
-from fedbnn_core.validation import update_norm
+from fedbnn_core.runs.dataset import run_partition
+from fedbnn_core.server.record import RoundTraffic
+from fedbnn_core.server.reply_store import ReplyStore, StoredReply
+from fedbnn_core.server.run import ServerRun, stored_config
+from fedbnn_core.server.validation import update_norm
+from fedbnn_core.training.local import LocalTask
 
 CLIENTS = 8
 

@@ -31,8 +31,8 @@ def bench(
     ] = False,
 ) -> None:
     """Time a packed network beside PyTorch and ONNX Runtime, float32 and int8."""
-    from fedbnn_core.held_memory import peak_memory
-    from fedbnn_core.speed import compare
+    from fedbnn_core.speed.comparison import compare
+    from fedbnn_core.speed.memory import peak_memory
 
     console = Console(highlight=False)
     sizes = batch or [1]

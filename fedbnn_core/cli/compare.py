@@ -12,7 +12,7 @@ from rich.table import Table
 from fedbnn_core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from fedbnn_core.compare import RunFigures
+    from fedbnn_core.reporting.comparison import RunFigures
 
 __all__ = ["compare", "plot_runs"]
 
@@ -27,7 +27,7 @@ def compare(
     ] = None,
 ) -> None:
     """Compare accuracy, traffic, FLOPs, memory and time of finished runs."""
-    from fedbnn_core.compare import as_csv, different_data, read_run
+    from fedbnn_core.reporting.comparison import as_csv, different_data, read_run
 
     if len(runs) < 2:
         raise ConfigError(f"name two or more run directories, got {len(runs)}")
@@ -60,7 +60,7 @@ def compare(
 
 def comparison_table(runs: "Sequence[RunFigures]") -> Table:
     """Return the table: one column per run, one line per figure."""
-    from fedbnn_core.compare import gaps
+    from fedbnn_core.reporting.comparison import gaps
 
     table = Table(box=SIMPLE_HEAD)
     table.add_column("", no_wrap=True)

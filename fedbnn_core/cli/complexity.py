@@ -12,7 +12,7 @@ from rich.table import Table
 from fedbnn_core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from fedbnn_core.complexity import Complexity
+    from fedbnn_core.networks.complexity import Complexity
 
 __all__ = ["complexity"]
 
@@ -100,7 +100,7 @@ def complexity(
     Without options: the six model/dataset pairs of the paper. With both options any
     pair is counted, also one that the paper does not have.
     """
-    from fedbnn_core.complexity import complexity_of, spec_for
+    from fedbnn_core.networks.complexity import complexity_of, spec_for
 
     pairs = _select(model, dataset)
     counted = {pair: complexity_of(spec_for(*pair)) for pair in pairs}
@@ -117,8 +117,8 @@ def complexity(
 
 def _select(model: str, dataset: str) -> list[tuple[str, str]]:
     """Return the wanted (model, dataset) pairs; an unknown name is an error."""
-    from fedbnn_core.complexity import INPUTS, ROWS
-    from fedbnn_core.models import MODELS
+    from fedbnn_core.networks import MODELS
+    from fedbnn_core.networks.complexity import INPUTS, ROWS
 
     for kind, name, known in (("model", model, MODELS), ("dataset", dataset, INPUTS)):
         if name and name not in known:

@@ -38,8 +38,8 @@ def dashboard(
 
     import uvicorn
 
-    from fedbnn_core.dashboard import create_app
-    from fedbnn_core.dashboard.demo import open_demo
+    from fedbnn_core.reporting.dashboard import create_app
+    from fedbnn_core.reporting.dashboard.demo import open_demo
 
     console = Console(highlight=False)
     paths = run_dirs or [newest_run(Path("runs"))]

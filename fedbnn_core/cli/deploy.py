@@ -13,7 +13,7 @@ from fedbnn_core.errors import RunError
 
 if TYPE_CHECKING:
     from fedbnn_core.fleet import Fleet
-    from fedbnn_core.launch.control import Endpoint
+    from fedbnn_core.flower.control import Endpoint
 
 __all__ = ["app"]
 
@@ -50,9 +50,9 @@ def run(
     """Train on the fleet, follow the run, and exit non-zero if it fails."""
     from fedbnn_core.cli.resume import changed_config
     from fedbnn_core.cli.run import parse_overrides, result_table
-    from fedbnn_core.launch.deployment import follow_run, submit_run
-    from fedbnn_core.run_directory import RunDirectory
-    from fedbnn_core.run_log import STOPPED_PREFIX, split_level
+    from fedbnn_core.flower.deployment import follow_run, submit_run
+    from fedbnn_core.runs.directory import RunDirectory
+    from fedbnn_core.runs.log import STOPPED_PREFIX, split_level
 
     console = service_console()
     endpoint, opened = _endpoint(fleet, control, insecure)
@@ -120,7 +120,7 @@ def status(
     insecure: _Insecure = False,
 ) -> None:
     """Show the devices, and how far the newest run is."""
-    from fedbnn_core.launch.deployment import status as ask
+    from fedbnn_core.flower.deployment import status as ask
 
     console = service_console()
     devices, newest, progress = ask(*_endpoint(fleet, control, insecure))
@@ -157,7 +157,7 @@ def stop(
     insecure: _Insecure = False,
 ) -> None:
     """End a run; what it has saved stays."""
-    from fedbnn_core.launch.control import connected
+    from fedbnn_core.flower.control import connected
 
     endpoint, _ = _endpoint(fleet, control, insecure)
     with connected(endpoint) as connection:
@@ -169,7 +169,7 @@ def stop(
 def _endpoint(
     folder: FleetFolder, control: str, insecure: bool
 ) -> tuple["Endpoint", "Fleet | None"]:
-    from fedbnn_core.launch.control import Endpoint
+    from fedbnn_core.flower.control import Endpoint
 
     if insecure:
         warn_insecure(service_console())

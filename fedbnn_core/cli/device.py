@@ -68,7 +68,7 @@ def device(
     the 1-bit model comes back and is stored as models/model.fbnn in the state folder.
     """
     from fedbnn_core.fleet import read_bundle
-    from fedbnn_core.launch.supernode import DeviceSettings, run_device
+    from fedbnn_core.flower.supernode import DeviceSettings, run_device
 
     console = service_console()
     credentials = None

@@ -126,7 +126,7 @@ def _draw(
     confusion: "npt.NDArray[np.int64]", class_names: list[str], path: Path
 ) -> str:
     """Draw the matrix, each row in per cent of its class; return what hindered it."""
-    from fedbnn_core.confusion import confusion_figure
+    from fedbnn_core.reporting.confusion import confusion_figure
 
     try:
         confusion_figure(confusion, class_names).savefig(path, dpi=130)

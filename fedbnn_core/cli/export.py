@@ -49,8 +49,8 @@ def export(
             )
         data = read_file(source)
     else:
-        from fedbnn_core.export import write_packed
-        from fedbnn_core.run_export import pack_run
+        from fedbnn_core.export.pack import write_packed
+        from fedbnn_core.runs.model import pack_run
 
         data = pack_run(source, which=model or "best", int8_head=int8_head)
         path = output or source / _file_name(model or "best", int8_head)

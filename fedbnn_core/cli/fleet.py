@@ -185,8 +185,8 @@ def serve(
     ] = False,
 ) -> None:
     """Run the server: Flower's SuperLink for this fleet, until Ctrl-C."""
-    from fedbnn_core.launch.reachability import split_address
-    from fedbnn_core.launch.superlink import ServerSettings, serve_fleet
+    from fedbnn_core.flower.reachability import split_address
+    from fedbnn_core.flower.superlink import ServerSettings, serve_fleet
 
     console = service_console()
     host, port = split_address(control)

@@ -17,8 +17,8 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from fedbnn_core.run_log import directory_in
-from fedbnn_core.run_progress import RunFollower, seconds_left
+from fedbnn_core.runs.log import directory_in
+from fedbnn_core.runs.progress import RunFollower, seconds_left
 
 __all__ = ["RunView", "live_panel", "sparkline"]
 
@@ -108,7 +108,7 @@ class RunView:
         if self.directory is None:
             return self._spinner
         if self._follower is None:
-            from fedbnn_core.run_directory import RunDirectory
+            from fedbnn_core.runs.directory import RunDirectory
 
             self._follower = RunFollower(self.directory)
             config = RunDirectory(self.directory).read_json("config.json")["config"]

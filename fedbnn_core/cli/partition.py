@@ -59,8 +59,8 @@ def partition(
     """
     from fedbnn_core.config import RunConfig
     from fedbnn_core.data import class_counts, save_partition
-    from fedbnn_core.data.plots import draw_partition
-    from fedbnn_core.run_data import load_run_dataset, run_partition
+    from fedbnn_core.reporting.partition_plot import draw_partition
+    from fedbnn_core.runs.dataset import load_run_dataset, run_partition
 
     given = {
         "dataset": dataset,

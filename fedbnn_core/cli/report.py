@@ -26,7 +26,7 @@ def report(
     ] = False,
 ) -> None:
     """Write one self-contained HTML file about a run."""
-    from fedbnn_core.report import write_report
+    from fedbnn_core.reporting.report import write_report
 
     path = write_report(run_dirs, output).resolve()
     size = path.stat().st_size

@@ -11,7 +11,7 @@ from fedbnn_core.config import CHANGEABLE, RunConfig, Value
 from fedbnn_core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from fedbnn_core.run_directory import RunDirectory
+    from fedbnn_core.runs.directory import RunDirectory
 
 __all__ = ["changed_config", "resume"]
 
@@ -34,7 +34,7 @@ def resume(
     verbose: bool = typer.Option(False, help="Show all of Flower's output."),
 ) -> None:
     """Go on with an interrupted run from its last checkpoint, in its directory."""
-    from fedbnn_core.run_directory import RunDirectory
+    from fedbnn_core.runs.directory import RunDirectory
 
     path = run_dir.expanduser().resolve()
     directory = RunDirectory.open(path)
@@ -84,7 +84,7 @@ def changed_config(
 
 
 def _is_complete(path: Path) -> bool:
-    from fedbnn_core.run_directory import RunDirectory
+    from fedbnn_core.runs.directory import RunDirectory
 
     if not (path / "summary.json").is_file():
         return False

@@ -66,7 +66,7 @@ def follow_simulation(
     verbose : print all of Flower's output.
     console : where it is printed.
     """
-    from fedbnn_core.launch import run_simulation
+    from fedbnn_core.flower import run_simulation
 
     with RunView(console, verbose=verbose) as view:
         try:
@@ -112,11 +112,11 @@ def _say_stopped(console: Console, directory: Path | None) -> None:
 
 def _export(directory: Path, console: Console) -> None:
     """Write the run's 1-bit model beside its results; a float run has none."""
-    from fedbnn_core.run_directory import RunDirectory
+    from fedbnn_core.runs.directory import RunDirectory
 
     if not RunDirectory(directory).read_json("summary.json")["one_bit_bytes"]:
         return
-    from fedbnn_core.run_export import export_run
+    from fedbnn_core.runs.model import export_run
 
     try:
         export_run(directory, directory / PACKED_MODEL)
@@ -126,7 +126,7 @@ def _export(directory: Path, console: Console) -> None:
 
 def _report(directory: Path, console: Console) -> None:
     """Write the run's report; the run is a success even if that fails."""
-    from fedbnn_core.report import write_report
+    from fedbnn_core.reporting.report import write_report
 
     try:
         write_report([directory])
@@ -157,7 +157,7 @@ def parse_overrides(pairs: list[str]) -> dict[str, Value]:
 
 def result_table(directory: Path) -> Table:
     """Return the closing table of a run."""
-    from fedbnn_core.run_directory import RunDirectory
+    from fedbnn_core.runs.directory import RunDirectory
 
     summary = RunDirectory(directory).read_json("summary.json")
     table = Table(title="Result", show_header=False, title_justify="left")

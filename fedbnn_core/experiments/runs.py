@@ -13,7 +13,7 @@ from typing import Any
 from fedbnn_core.config import CHANGEABLE, RunConfig, Value
 from fedbnn_core.errors import ConfigError, RunError
 from fedbnn_core.experiments.recipes import Recipe, Row
-from fedbnn_core.run_directory import RunDirectory
+from fedbnn_core.runs.directory import RunDirectory
 
 __all__ = ["PlannedRun", "identity", "is_finished", "plan", "stored_identity"]
 

@@ -11,7 +11,7 @@ from fedbnn_core.config import Value
 from fedbnn_core.data.registry import DATASETS
 from fedbnn_core.experiments.recipes import SCALES, Recipe, Row
 from fedbnn_core.experiments.runs import identity, is_finished, stored_identity
-from fedbnn_core.run_directory import RunDirectory
+from fedbnn_core.runs.directory import RunDirectory
 
 __all__ = ["ResultRow", "as_csv", "as_markdown", "collect"]
 

@@ -8,18 +8,18 @@ import numpy as np
 import torch
 from torch import nn
 
-from fedbnn_core.aggregation import Array, Arrays, ReplyArrays
+from fedbnn_core.aggregation.mean import Array, Arrays, ReplyArrays
+from fedbnn_core.aggregation.robust import combination_rule
+from fedbnn_core.aggregation.threads import map_in_threads
+from fedbnn_core.binary.layer import BinaryOptions
+from fedbnn_core.binary.post_training import binarize_float_model
 from fedbnn_core.config import RunConfig
 from fedbnn_core.data.batches import ClientData
-from fedbnn_core.layers import BinaryOptions
-from fedbnn_core.models import ModelSpec, build_model
-from fedbnn_core.parallel import map_in_threads
-from fedbnn_core.post_training import binarize_float_model
-from fedbnn_core.robust import combination_rule
+from fedbnn_core.networks import ModelSpec, build_model
 from fedbnn_core.seeding import derive_seed
-from fedbnn_core.traffic import PerClientBytes
-from fedbnn_core.training import LocalTask, prefer_channels_last
-from fedbnn_core.validation import update_norm
+from fedbnn_core.server.record import PerClientBytes
+from fedbnn_core.server.validation import update_norm
+from fedbnn_core.training.local import LocalTask, prefer_channels_last
 
 __all__ = [
     "ClientUpdate",

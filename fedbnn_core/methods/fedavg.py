@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from fedbnn_core.aggregation import Arrays, ReplyArrays, normalised_weights
+from fedbnn_core.aggregation.mean import Arrays, ReplyArrays, normalised_weights
 from fedbnn_core.data.batches import ClientData
 from fedbnn_core.methods.base import (
     ClientUpdate,
@@ -13,7 +13,7 @@ from fedbnn_core.methods.base import (
     load_arrays,
     state_arrays,
 )
-from fedbnn_core.training import LocalTask, train_locally
+from fedbnn_core.training.local import LocalTask, train_locally
 
 __all__ = ["METHOD", "FedAvg"]
 

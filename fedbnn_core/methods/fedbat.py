@@ -11,14 +11,7 @@ from functools import cached_property
 import numpy as np
 from torch import nn
 
-from fedbnn_core.aggregation import Arrays, ReplyArrays, normalised_weights
-from fedbnn_core.binary_update import (
-    MAX_STEP_SIZE,
-    MIN_STEP_SIZE,
-    BinaryUpdate,
-    pack_signs,
-    unpack_update,
-)
+from fedbnn_core.aggregation.mean import Arrays, ReplyArrays, normalised_weights
 from fedbnn_core.data.batches import ClientData, batch_sizes
 from fedbnn_core.errors import ReplyError
 from fedbnn_core.methods.base import (
@@ -27,10 +20,17 @@ from fedbnn_core.methods.base import (
     RoundResult,
 )
 from fedbnn_core.seeding import derive_seed
-from fedbnn_core.traffic import PerClientBytes
-from fedbnn_core.training import LocalTask, train_locally
-from fedbnn_core.validation import update_norm
-from fedbnn_core.weight_update import (
+from fedbnn_core.server.record import PerClientBytes
+from fedbnn_core.server.validation import update_norm
+from fedbnn_core.training.local import LocalTask, train_locally
+from fedbnn_core.training.sign_update import (
+    MAX_STEP_SIZE,
+    MIN_STEP_SIZE,
+    BinaryUpdate,
+    pack_signs,
+    unpack_update,
+)
+from fedbnn_core.training.weight_update import (
     attach_updates,
     attached_updates,
     load_frozen,

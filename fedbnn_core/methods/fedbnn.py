@@ -11,22 +11,25 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedbnn_core.aggregation import (
+from fedbnn_core.aggregation.mean import (
     Array,
     Arrays,
     ReplyArrays,
     mean_array,
     normalised_weights,
 )
-from fedbnn_core.binarize import Sharpness, standardize_in_place
-from fedbnn_core.data.batches import ClientData
-from fedbnn_core.layers import (
+from fedbnn_core.aggregation.rotated_mean import filter_blocks, rotated_mean
+from fedbnn_core.aggregation.threads import map_in_threads
+from fedbnn_core.binary.layer import (
     begin_epoch,
     begin_round,
     binary_layers,
     deployed,
     rotations,
 )
+from fedbnn_core.binary.mixing import Sharpness, standardize_in_place
+from fedbnn_core.binary.rotation import Rotation, rotate
+from fedbnn_core.data.batches import ClientData
 from fedbnn_core.methods.base import (
     ClientUpdate,
     LazyStates,
@@ -35,10 +38,7 @@ from fedbnn_core.methods.base import (
     load_arrays,
     state_arrays,
 )
-from fedbnn_core.parallel import map_in_threads
-from fedbnn_core.rotated_mean import filter_blocks, rotated_mean
-from fedbnn_core.rotation import Rotation, rotate
-from fedbnn_core.training import LocalTask, train_locally
+from fedbnn_core.training.local import LocalTask, train_locally
 
 __all__ = ["METHOD", "FedBNN", "mix"]
 

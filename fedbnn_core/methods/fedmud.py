@@ -14,25 +14,25 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedbnn_core.aggregation import Arrays, ReplyArrays, normalised_weights
+from fedbnn_core.aggregation.mean import Arrays, ReplyArrays, normalised_weights
 from fedbnn_core.data.batches import ClientData
-from fedbnn_core.kronecker_update import (
-    Blocks,
-    KroneckerUpdate,
-    choose_blocks,
-    frozen_factors,
-    kronecker_update,
-)
 from fedbnn_core.methods.base import (
     ClientUpdate,
     FloatMethod,
     RoundResult,
 )
 from fedbnn_core.seeding import derive_seed
-from fedbnn_core.traffic import PerClientBytes
-from fedbnn_core.training import LocalTask, train_locally
-from fedbnn_core.validation import update_norm
-from fedbnn_core.weight_update import (
+from fedbnn_core.server.record import PerClientBytes
+from fedbnn_core.server.validation import update_norm
+from fedbnn_core.training.kronecker_update import (
+    Blocks,
+    KroneckerUpdate,
+    choose_blocks,
+    frozen_factors,
+    kronecker_update,
+)
+from fedbnn_core.training.local import LocalTask, train_locally
+from fedbnn_core.training.weight_update import (
     attach_updates,
     attached_updates,
     load_frozen,

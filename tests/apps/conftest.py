@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fedbnn_core.run_directory import RunDirectory
+from fedbnn_core.runs.directory import RunDirectory
 
 BIN = Path(sys.executable).parent
 SMALL = {

@@ -8,8 +8,8 @@ import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord
 
 from fedbnn_core.errors import RunError
-from fedbnn_core.run_directory import RunDirectory
-from fedbnn_core.server_run import ServerRun
+from fedbnn_core.runs.directory import RunDirectory
+from fedbnn_core.server.run import ServerRun
 from server_app.roster import Roster
 from server_app.strategy import FedBNNStrategy, to_record
 from tests.apps.local_grid import LocalGrid, error_reply, run_server

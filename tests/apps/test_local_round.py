@@ -6,7 +6,7 @@ import torch
 from client_app.local_round import LocalRound
 from fedbnn_core.config import RunConfig
 from fedbnn_core.methods import create_method
-from fedbnn_core.server_run import load_run_dataset
+from fedbnn_core.server.run import load_run_dataset
 
 
 @pytest.mark.parametrize(("node", "threads"), [({"client-threads": 3}, 3), ({}, 2)])

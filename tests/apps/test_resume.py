@@ -10,8 +10,8 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
-from fedbnn_core.launch.processes import end_marked_processes
-from fedbnn_core.run_directory import RunDirectory
+from fedbnn_core.flower.processes import end_marked_processes
+from fedbnn_core.runs.directory import RunDirectory
 from tests.apps.conftest import BIN, private_environment, run_command
 
 

@@ -10,8 +10,8 @@ from flwr.common.logger import FLOWER_LOGGER, ConsoleHandler
 
 from fedbnn_core import __version__
 from fedbnn_core.config import RunConfig
-from fedbnn_core.launch.deployment import run_progress
-from fedbnn_core.run_log import STOPPED_PREFIX, directory_in, split_level
+from fedbnn_core.flower.deployment import run_progress
+from fedbnn_core.runs.log import STOPPED_PREFIX, directory_in, split_level
 from server_app.roster import Roster
 from tests.apps.local_grid import LocalGrid
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from fedbnn_core.launch.processes import end_marked_processes
+from fedbnn_core.flower.processes import end_marked_processes
 from tests.apps.conftest import (
     BIN,
     private_environment,

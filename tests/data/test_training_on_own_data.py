@@ -8,13 +8,13 @@ import pytest
 import torch
 from PIL import Image
 
-from fedbnn_core.binarize import Sharpness
+from fedbnn_core.binary.layer import begin_epoch, begin_round
+from fedbnn_core.binary.mixing import Sharpness
 from fedbnn_core.data import load_dataset
 from fedbnn_core.data.batches import ClientData
-from fedbnn_core.evaluation import HeldOut, evaluate
-from fedbnn_core.layers import begin_epoch, begin_round
-from fedbnn_core.models import ModelSpec, build_model
-from fedbnn_core.training import LocalTask, prefer_channels_last, train_locally
+from fedbnn_core.networks import ModelSpec, build_model
+from fedbnn_core.server.scoring import HeldOut, evaluate
+from fedbnn_core.training.local import LocalTask, prefer_channels_last, train_locally
 
 
 @pytest.fixture(autouse=True)

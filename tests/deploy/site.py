@@ -8,8 +8,8 @@ import sys
 import time
 from pathlib import Path
 
-from fedbnn_core.launch.processes import end_marked_processes
-from fedbnn_core.run_directory import RunDirectory
+from fedbnn_core.flower.processes import end_marked_processes
+from fedbnn_core.runs.directory import RunDirectory
 
 ROOT = Path(__file__).resolve().parents[2]
 FEDBNN = [sys.executable, "-c", "from fedbnn_core.cli import main; main()"]

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import yaml
 
-from fedbnn_core.launch.processes import end_marked_processes
+from fedbnn_core.flower.processes import end_marked_processes
 from tests.deploy.site import wait_until
 
 MARKER = "FEDBNN_TEST_STACK"

@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from fedbnn_core.run_directory import RunDirectory
+from fedbnn_core.runs.directory import RunDirectory
 from tests.deploy.site import FEDBNN, QUICK
 
 pytestmark = pytest.mark.slow

@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 from fedbnn_core.data import load_dataset
-from fedbnn_core.run_directory import RunDirectory
+from fedbnn_core.runs.directory import RunDirectory
 from tests.deploy.images import Images, require_tools
 from tests.deploy.site import ROOT, wait_until
 from tests.deploy.stack import Network, Stack

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from fedbnn_core.launch.processes import end_marked_processes
-from fedbnn_core.run_directory import RunDirectory
+from fedbnn_core.flower.processes import end_marked_processes
+from fedbnn_core.runs.directory import RunDirectory
 from tests.deploy.site import FEDBNN, QUICK, ROOT
 
 pytestmark = pytest.mark.deploy

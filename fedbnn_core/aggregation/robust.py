@@ -1,0 +1,165 @@
+"""Combine replies so that a few clients with wrong updates cannot steer the model.
+
+Flower's FedMedian and FedTrimmedAvg hold whole records of all clients in memory and
+know one set of arrays; here every rule works on one array of all replies at a time,
+in blocks, and so serves the real weights and the rotated ones alike. The median and
+the trimmed mean give every client the same weight: otherwise an attacker would claim
+more examples.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from fedbnn_core.aggregation.mean import Array, ReplyArrays, Rule, mean_array
+from fedbnn_core.config import RunConfig
+from fedbnn_core.server.reply_store import StoredReply
+
+__all__ = [
+    "ClippedReply",
+    "clip_replies",
+    "combination_rule",
+    "median_array",
+    "planned_cut",
+    "possible_cut",
+    "prepare_replies",
+    "trimmed_mean_array",
+]
+
+_BLOCK = 1 << 16
+
+
+def combination_rule(config: RunConfig) -> Rule:
+    """Return how a run combines one array of its replies."""
+    if config.robust == "median":
+        return median_array
+    if config.robust == "trimmed-mean":
+        return partial(trimmed_mean_array, cut=planned_cut(config))
+    return mean_array
+
+
+def median_array(arrays: Iterable[Array], weights: Sequence[float]) -> Array:
+    """Return the median of every coordinate; the weights are ignored.
+
+    With an even number of replies it is the mean of the middle two.
+    """
+    held = list(arrays)
+    return _trimmed(held, cut=possible_cut(len(held), len(held)))
+
+
+def planned_cut(config: RunConfig) -> int:
+    """Return how many values a trimmed mean cuts at each end.
+
+    It is the share of the clients that are planned for, rounded up: a round that some
+    honest clients drop out of has as many attackers as a full one.
+    """
+    # A little less, because 0.1 * 30 is more than 3 in floating point.
+    return math.ceil(config.trim_fraction * config.clients_per_round - 1e-9)
+
+
+def possible_cut(cut: int, replies: int) -> int:
+    """Return how many values can be cut at each end so that one or two are left."""
+    return min(cut, (replies - 1) // 2)
+
+
+def trimmed_mean_array(
+    arrays: Iterable[Array], weights: Sequence[float], *, cut: int
+) -> Array:
+    """Return every coordinate's mean without its smallest and largest values.
+
+    ``cut`` values go at each end, or as many as are possible; the weights are ignored.
+    """
+    held = list(arrays)
+    return _trimmed(held, cut=possible_cut(cut, len(held)))
+
+
+def _trimmed(arrays: list[Array], *, cut: int) -> Array:
+    """Return the mean of the values left after cutting at both ends of the order."""
+    if not arrays:
+        raise ValueError("no arrays to combine")
+    first = arrays[0]
+    result = np.empty(first.shape, first.dtype)
+    flat_result = result.reshape(-1)
+    flat = [np.ascontiguousarray(array).reshape(-1) for array in arrays]
+    for start in range(0, first.size, _BLOCK):
+        values = np.stack([array[start : start + _BLOCK] for array in flat])
+        values.sort(axis=0)
+        mean = values[cut : len(arrays) - cut].mean(axis=0, dtype=np.float64)
+        if np.issubdtype(first.dtype, np.integer):
+            mean = np.rint(mean)
+        flat_result[start : start + _BLOCK] = mean
+    return result
+
+
+@dataclass(frozen=True)
+class ClippedReply:
+    """A reply whose update was shortened: w_k' = w + c_k (w_k - w)."""
+
+    reply: ReplyArrays
+    """The reply as it came."""
+    broadcast: Mapping[str, Array]
+    """w, the state that the client started from."""
+    factor: float
+    """c_k in (0, 1]."""
+
+    @property
+    def num_examples(self) -> int:
+        """Samples the client trained on."""
+        return self.reply.num_examples
+
+    def array(self, name: str) -> Array:
+        """Return one array; rotations and integers are not updates and stay."""
+        array = self.reply.array(name)
+        before = self.broadcast.get(name)
+        if before is None or array.dtype.kind != "f":
+            return array
+        update = np.subtract(array, before)
+        update *= array.dtype.type(self.factor)
+        update += before
+        return update
+
+
+def clip_replies(
+    replies: Sequence[ReplyArrays],
+    norms: Sequence[float],
+    broadcast: Mapping[str, Array],
+    *,
+    max_norm: float,
+) -> list[ReplyArrays]:
+    """Shorten the updates that are longer than ``max_norm``.
+
+    Parameters
+    ----------
+    replies : in partition order.
+    norms : the L2 norm of each one's update.
+    broadcast : the state that the clients started from.
+    max_norm : 0 takes the median of ``norms``.
+    """
+    limit = max_norm if max_norm > 0 else float(np.median(norms))
+    return [
+        ClippedReply(reply, broadcast, limit / norm) if norm > limit else reply
+        for reply, norm in zip(replies, norms, strict=True)
+    ]
+
+
+def prepare_replies(
+    config: RunConfig,
+    replies: Sequence[StoredReply],
+    norms: Mapping[int, float],
+    broadcast: Mapping[str, Array],
+) -> Sequence[ReplyArrays]:
+    """Return the replies as they are combined: clipped, if so configured.
+
+    ``norms`` holds the L2 norm of each client's update.
+    """
+    if config.robust != "clip":
+        return replies
+    return clip_replies(
+        replies,
+        [norms[reply.partition_id] for reply in replies],
+        broadcast,
+        max_norm=config.robust_clip_norm,
+    )

@@ -1,0 +1,1 @@
+"""One binary layer, the paper's section 3.1: signs, mixing, rotations."""

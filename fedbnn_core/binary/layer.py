@@ -1,0 +1,315 @@
+"""The rotated binary convolution and what a model's binary layers share."""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fedbnn_core.binary.memory_layout import subsample
+from fedbnn_core.binary.mixing import (
+    Sharpness,
+    activation_sign,
+    channels_last,
+    mixed_sign,
+    standardize_filters,
+)
+from fedbnn_core.binary.rotation import (
+    angular_cosine,
+    common_start,
+    learn_rotation,
+    rotate,
+    sign,
+)
+from fedbnn_core.config import ACTIVATIONS, ROTATION_STARTS
+from fedbnn_core.errors import ConfigError
+
+__all__ = [
+    "BinaryOptions",
+    "LayerDiagnostics",
+    "RotatedBinaryConv2d",
+    "begin_epoch",
+    "begin_round",
+    "binary_layers",
+    "deployed",
+    "rotations",
+]
+
+
+@dataclass(frozen=True)
+class BinaryOptions:
+    """How binary convolutions are trained."""
+
+    activation: str = "static"
+    """"static": sign(BN(x)), folds into integer thresholds. "per-sample": RBNN's
+    standardisation of each sample before the sign (not exportable)."""
+    rotation_start: str = "identity"
+    """R at the start of every round: "identity" or a seeded common "haar" draw."""
+    rotation_iterations: int = 3
+    """Bi-rotation iterations at the start of every local epoch; 0 keeps the start."""
+    server_alignment: bool = True
+    """False is the ablation without server memory: beta = 1 and lambda = 1."""
+    seed: int = 0
+    """Fixes the Haar start."""
+
+    def __post_init__(self) -> None:
+        if self.activation not in ACTIVATIONS:
+            raise ConfigError(
+                f"activation must be one of {ACTIVATIONS}, got {self.activation!r}"
+            )
+        if self.rotation_start not in ROTATION_STARTS:
+            raise ConfigError(
+                f"rotation_start must be one of {ROTATION_STARTS}, "
+                f"got {self.rotation_start!r}"
+            )
+
+
+@dataclass(frozen=True)
+class LayerDiagnostics:
+    """What is logged of one binary layer."""
+
+    alpha: float
+    beta: float
+    lam: float
+    cos_phi: float
+
+
+class RotatedBinaryConv2d(nn.Module):
+    """Convolve sign(a) with sign(w~) (fedbnn.md section 2).
+
+    Trainable: ``weight``, the scalars ``omega``, ``theta``, ``gamma`` with
+    lambda = sigmoid(omega), alpha = |sin theta|, beta = |sin gamma|, and optionally
+    ``bias`` and a ``scale`` s per output channel. A BN right behind the layer cancels
+    s, so models leave it out there. R1, R2 and the broadcast weights are buffers that
+    are not part of the state dict: they belong to one round of one client.
+
+    The state dict of a layer marked by `deployed` holds w~ itself in ``weight`` and
+    the forward pass uses its plain sign.
+    """
+
+    omega: nn.Parameter
+    theta: nn.Parameter
+    gamma: nn.Parameter
+    r1: Tensor
+    r2: Tensor
+    w_server: Tensor
+    z_server: Tensor
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int,
+        *,
+        stride: int = 1,
+        padding: int = 0,
+        groups: int = 1,
+        bias: bool = False,
+        scale: bool = False,
+        clamp: bool = True,
+        options: BinaryOptions | None = None,
+    ) -> None:
+        """Create the layer; ``clamp`` says that a hardtanh precedes the sign."""
+        super().__init__()
+        self.in_channels, self.out_channels = in_channels, out_channels
+        self.kernel_size, self.stride, self.padding = kernel_size, stride, padding
+        self.groups, self.clamp = groups, clamp
+        self.options = options or BinaryOptions()
+        self.sharpness = Sharpness(1.0)
+        self.is_deployed = False
+
+        shape = (out_channels, in_channels // groups, kernel_size, kernel_size)
+        self.weight = nn.Parameter(torch.empty(shape))
+        nn.init.kaiming_uniform_(self.weight, a=math.sqrt(5))
+        # Not pi/2 or 0: there the derivative of |sin| vanishes and nothing moves.
+        self.theta = nn.Parameter(torch.tensor(math.pi / 4))
+        self.gamma = nn.Parameter(torch.tensor(math.pi / 4))
+        self.omega = nn.Parameter(torch.tensor(0.0))
+        self.bias = nn.Parameter(torch.zeros(out_channels)) if bias else None
+        self.scale = nn.Parameter(torch.ones(out_channels)) if scale else None
+
+        r1, r2 = self._rotation_start()
+        for name, value in (
+            ("r1", r1),
+            ("r2", r2),
+            ("w_server", torch.zeros(shape)),
+            ("z_server", torch.zeros(shape)),
+        ):
+            self.register_buffer(name, value, persistent=False)
+        self.begin_round()
+
+    @property
+    def weights_per_filter(self) -> int:
+        """Return n = (c_i / groups) * k * k."""
+        return self.weight[0].numel()
+
+    @property
+    def rotation(self) -> tuple[Tensor, Tensor]:
+        """Return the current (R1, R2)."""
+        return self.r1, self.r2
+
+    def lam(self) -> Tensor:
+        """Return lambda = sigmoid(omega), the client's share of the fused weight."""
+        if not self.options.server_alignment:
+            return torch.ones_like(self.omega)
+        return torch.sigmoid(self.omega)
+
+    def alpha(self) -> Tensor:
+        """Return alpha = |sin theta|."""
+        return torch.sin(self.theta).abs()
+
+    def beta(self) -> Tensor:
+        """Return beta = |sin gamma|."""
+        if not self.options.server_alignment:
+            return torch.ones_like(self.gamma)
+        return torch.sin(self.gamma).abs()
+
+    def _rotation_start(self) -> tuple[Tensor, Tensor]:
+        return common_start(
+            self.weights_per_filter,
+            start=self.options.rotation_start,
+            seed=(self.options.seed, *self.weight.shape),
+        )
+
+    @torch.no_grad()
+    def begin_round(self) -> None:
+        """Freeze the broadcast weights as w_server and restart R."""
+        self.w_server.copy_(self.weight)
+        self.z_server.copy_(standardize_filters(self.w_server))
+        r1, r2 = self._rotation_start()
+        self.r1.copy_(r1)
+        self.r2.copy_(r2)
+
+    @torch.no_grad()
+    def begin_epoch(self, sharpness: Sharpness) -> None:
+        """Set the surrogate's sharpness and learn R on the current fused weights."""
+        self.sharpness = sharpness
+        if self.weights_per_filter == 1:
+            return  # nothing to rotate
+        fused = torch.lerp(self.w_server, self.weight, self.lam())
+        r1, r2 = learn_rotation(
+            standardize_filters(fused),
+            self.rotation,
+            iterations=self.options.rotation_iterations,
+        )
+        self.r1.copy_(r1)
+        self.r2.copy_(r2)
+
+    def binary_weight(self) -> Tensor:
+        """Return sign(w~), differentiable by the surrogate unless deployed."""
+        if self.is_deployed:
+            return channels_last(sign(self.weight))
+        return mixed_sign(
+            self.weight,
+            lam=self.lam(),
+            alpha=self.alpha(),
+            beta=self.beta(),
+            w_server=self.w_server,
+            z_server=self.z_server,
+            rotation=self.rotation,
+            sharpness=self.sharpness,
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return conv(sign(x), sign(w~)) * s + bias; padded taps are +1."""
+        if self.options.activation == "per-sample":
+            x = _standardize_samples(x)
+        stride = self.stride
+        if self.kernel_size == 1 and self.padding == 0:
+            # Only every stride-th pixel counts, so only their signs are taken. (Left
+            # to itself, oneDNN's AVX2 kernel for this writes beyond its buffers where
+            # there are fewer than eight channels: torch 2.13, memory corrupted.)
+            x, stride = subsample(x, stride), 1
+        weight = self.binary_weight()
+        # One-padding without a padded copy: with a' = a - 1 the padded taps are 0,
+        # and conv(a, w) = conv(a', w) + sum(w). All values stay exact integers.
+        shift = 1.0 if self.padding > 0 else 0.0
+        a = activation_sign(x, sharpness=self.sharpness, clamp=self.clamp, shift=shift)
+        offset = weight.sum(dim=(1, 2, 3)) if shift else None
+        if offset is not None and self.scale is None:
+            # A BN follows: it takes a channel's constant out again, so that the
+            # constant's gradient is zero and need not be computed.
+            offset = offset.detach()
+        out = F.conv2d(
+            a,
+            weight,
+            offset,
+            stride=stride,
+            padding=self.padding,
+            groups=self.groups,
+        )
+        if self.scale is not None:
+            out = out * self.scale[:, None, None]
+        return out if self.bias is None else out + self.bias[:, None, None]
+
+    @torch.no_grad()
+    def diagnostics(self) -> LayerDiagnostics:
+        """Return alpha, beta, lambda and the angular bias cos(phi) of rot(std(w))."""
+        rotated = rotate(standardize_filters(self.weight), self.rotation)
+        return LayerDiagnostics(
+            alpha=float(self.alpha()),
+            beta=float(self.beta()),
+            lam=float(self.lam()),
+            cos_phi=angular_cosine(rotated),
+        )
+
+    def extra_repr(self) -> str:
+        """Describe the layer as torch's own convolutions do."""
+        return (
+            f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, "
+            f"stride={self.stride}, padding={self.padding}, groups={self.groups}"
+        )
+
+
+def _standardize_samples(x: Tensor) -> Tensor:
+    """Return x standardised per sample over (c, h, w), as RBNN does before sign.
+
+    Samples of one value have no deviation and are returned as they are.
+    """
+    if x.numel() == x.shape[0]:
+        return x
+    deviation, mean = torch.std_mean(x, dim=(1, 2, 3), keepdim=True)
+    return (x - mean) / (deviation + 1e-5)
+
+
+def binary_layers(model: nn.Module) -> dict[str, RotatedBinaryConv2d]:
+    """Return the binary convolutions of a model by their qualified name."""
+    return {
+        name: module
+        for name, module in model.named_modules()
+        if isinstance(module, RotatedBinaryConv2d)
+    }
+
+
+def begin_round(model: nn.Module) -> None:
+    """Start a client round: freeze the broadcast weights and restart all R."""
+    for layer in binary_layers(model).values():
+        layer.begin_round()
+
+
+def begin_epoch(model: nn.Module, sharpness: Sharpness) -> None:
+    """Start a local epoch: set t and k, learn the rotations of every layer."""
+    for layer in binary_layers(model).values():
+        layer.begin_epoch(sharpness)
+
+
+def rotations(model: nn.Module) -> dict[str, Tensor]:
+    """Return R1 and R2 of every binary layer as ``<layer>.r1`` and ``<layer>.r2``."""
+    return dict(_named_rotations(binary_layers(model)))
+
+
+def _named_rotations(
+    layers: Mapping[str, RotatedBinaryConv2d],
+) -> Iterator[tuple[str, Tensor]]:
+    for name, layer in layers.items():
+        yield f"{name}.r1", layer.r1.detach()
+        yield f"{name}.r2", layer.r2.detach()
+
+
+def deployed(model: nn.Module, *, on: bool = True) -> nn.Module:
+    """Mark the model's binary layers as deployed: forward uses sign(weight)."""
+    for layer in binary_layers(model).values():
+        layer.is_deployed = on
+    return model

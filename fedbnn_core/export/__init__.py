@@ -1,0 +1,1 @@
+"""A torch network to a packed graph."""

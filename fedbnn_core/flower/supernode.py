@@ -1,0 +1,372 @@
+"""Join a fleet as a device: a thin layer over Flower's own SuperNode.
+
+It unpacks the bundle, checks the data and the way to the server, starts the SuperNode
+and puts its errors into words. All federated work is Flower's.
+"""
+
+import fcntl
+import os
+import re
+import shutil
+import socket
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedbnn_core.errors import FleetError
+from fedbnn_core.fleet.bundle import Bundle
+from fedbnn_core.fleet.files import replace_file
+from fedbnn_core.flower.child import flower_command, flower_environment, started
+from fedbnn_core.flower.reachability import (
+    find_obstacle,
+    proxy_note,
+    refusal_of,
+    split_address,
+)
+from fedbnn_core.flower.version import FLOWER_VERSION, require_grpc_flower
+
+__all__ = ["DeviceSettings", "explain", "run_device", "supernode_command"]
+
+_FIRST_PAUSE_SECONDS = 2.0
+_LONGEST_PAUSE_SECONDS = 60.0
+# The server takes a dead connection for alive for about 55 s; only after that does a
+# refusal mean that it does not know the device.
+_REFUSALS_SECONDS = 90.0
+_REFUSAL_PAUSE_SECONDS = 10.0
+_LAST_WORDS_SECONDS = 1.0
+_TAIL_LINES = 60
+# In the trace of a heartbeat that the server answered with an error. Flower sends no
+# more then, and the server takes the device for gone while it goes on asking for work.
+_LOST_HEARTBEAT = "in send_node_heartbeat"
+_KEYS_PREFIX = "keys-"
+_EXIT_CODE = re.compile(r"Exit Code: (\d+)")
+
+
+@dataclass(frozen=True)
+class DeviceSettings:
+    """What a device does in its fleet."""
+
+    server: str
+    """HOST:PORT of the Fleet API."""
+    partition_id: int
+    """Its number in the fleet."""
+    name: str
+    """Its name, for the server's log."""
+    state: Path
+    """Folder for Flower's files and for the models that come back."""
+    data: str = ""
+    """Own images: a folder or an .npz file; empty: a partition of the run's dataset."""
+    data_dir: str = ""
+    """Where named datasets lie on this device; empty: the usual places."""
+    threads: int = 0
+    """Threads that train; 0: one per core."""
+    insecure: bool = False
+    """Without TLS and without a key."""
+
+    @property
+    def models(self) -> Path:
+        """Where packed models are stored."""
+        return self.state / "models"
+
+    @property
+    def connected_mark(self) -> Path:
+        """A file that is there while the device is in its fleet; for health checks."""
+        return self.state / "connected"
+
+    def node_config(self) -> str:
+        """Return what the client app needs to know, in Flower's notation."""
+        values: dict[str, str | int] = {
+            "partition-id": self.partition_id,
+            "device-name": self.name,
+            "model-dir": str(self.models.absolute()),
+            "client-threads": self.threads,
+        }
+        if self.data:
+            values["data"] = str(Path(self.data).expanduser().absolute())
+        if self.data_dir:
+            values["data-dir"] = str(Path(self.data_dir).expanduser().absolute())
+        return " ".join(f"{key}={_quoted(value)}" for key, value in values.items())
+
+
+def supernode_command(
+    settings: DeviceSettings, credentials: Path | None, port: int
+) -> list[str]:
+    """Return the command line of Flower's SuperNode.
+
+    Parameters
+    ----------
+    settings : DeviceSettings
+        What the device does.
+    credentials : Path, optional
+        Folder with ``ca.crt`` and ``key``; None: no TLS.
+    port : int
+        Loopback port between the SuperNode and its training processes.
+    """
+    command = [
+        flower_command("flower-supernode"),
+        *("--superlink", settings.server),
+        *("--host", "127.0.0.1", "--port", str(port)),
+        *("--node-config", settings.node_config()),
+    ]
+    if credentials is None:
+        return [*command, "--insecure"]
+    return [
+        *command,
+        *("--root-certificates", str(credentials / "ca.crt")),
+        *("--auth-supernode-private-key", str(credentials / "key")),
+    ]
+
+
+def run_device(
+    settings: DeviceSettings,
+    bundle: Bundle | None,
+    *,
+    say: Callable[[str], None],
+    on_line: Callable[[str], None] = lambda line: None,
+    wait: bool = True,
+) -> None:
+    """Join the fleet and take part in its runs until told to end.
+
+    Parameters
+    ----------
+    settings : DeviceSettings
+        What the device does.
+    bundle : Bundle, optional
+        Its credentials; None only if `settings` says insecure.
+    say : callable
+        Receives what the device's owner should know.
+    on_line : callable
+        Receives every line of the SuperNode's log.
+    wait : bool
+        Whether to wait for a server that cannot be reached yet.
+
+    Raises
+    ------
+    FleetError
+        The device cannot take part; the message says why and what to do.
+    """
+    require_grpc_flower()
+    if bundle is None and not settings.insecure:
+        raise FleetError("a device needs its bundle, or --insecure")
+    host, _ = split_address(settings.server)
+    if note := proxy_note(host):
+        say(note)
+    (settings.state / "flwr").mkdir(parents=True, exist_ok=True)
+    # Both may be left over from a device that lost its power.
+    settings.connected_mark.unlink(missing_ok=True)
+    _remove_old_keys(settings.state)
+    refused_since: float | None = None
+    while True:
+        _wait_for_server(
+            settings.server, bundle.ca_certificate if bundle else None, say, wait
+        )
+        with _unpacked(bundle, settings.state) as credentials:
+            command = supernode_command(settings, credentials, _free_port())
+            log, joined = _run_once(command, settings, say, on_line)
+        refusal = explain(log)
+        if bundle is not None and not refusal.is_certain:
+            # Flower ends a SuperNode without a word when the server refuses it.
+            server, key = settings.server, bundle.private_key
+            log.append(refusal_of(server, bundle.ca_certificate, key))
+            refusal = explain(log)
+        # A device that was connected comes back, unless the server says no.
+        if not refusal.may_pass and not (joined and not refusal.is_certain):
+            raise FleetError(refusal.text)
+        now = time.monotonic()
+        if refused_since is None or joined:
+            refused_since = now
+        if now - refused_since > _REFUSALS_SECONDS or not wait:
+            raise FleetError(refusal.text)
+        say(f"{refusal.text}. Trying again in {_REFUSAL_PAUSE_SECONDS:.0f} s ...")
+        time.sleep(_REFUSAL_PAUSE_SECONDS)
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """A SuperNode's end, in words."""
+
+    text: str
+    may_pass: bool = False
+    """Whether the same attempt may succeed a little later."""
+    is_certain: bool = True
+    """Whether the log said so."""
+
+
+# The order counts: the first phrase that a line contains explains it.
+_PHRASES = (
+    (
+        "Invalid timestamp",
+        Explanation(
+            "the server refused this device because their clocks differ by more than "
+            "5 minutes; set the clock, for example with: timedatectl set-ntp true"
+        ),
+    ),
+    (
+        "Failed to activate SuperNode",
+        Explanation(
+            "the server does not accept this device's key. Either the device is not "
+            "in the fleet (any more): ask the operator for 'fedbnn fleet add' and a "
+            "new bundle; or the server has not noticed yet that an earlier connection "
+            "of it ended, which takes a minute",
+            may_pass=True,
+        ),
+    ),
+    (
+        _LOST_HEARTBEAT,
+        Explanation("the server failed to take a sign of life", may_pass=True),
+    ),
+    (
+        "must be registered via the CLI",
+        Explanation("the server admits devices with a key only; start with the bundle"),
+    ),
+    (
+        "Invalid node ID",
+        Explanation(
+            "the server no longer accepts this device; it seems to have been removed "
+            "from the fleet",
+            may_pass=True,
+        ),
+    ),
+    (
+        "Missing authentication metadata",
+        Explanation("the server admits devices with a key only; start with the bundle"),
+    ),
+)
+_CODES = {
+    "302": Explanation(
+        "the key in the bundle cannot be read; copy the bundle from the server again"
+    ),
+    "305": Explanation(
+        "the connection to the server failed; its reason is in the log above",
+        may_pass=True,
+    ),
+    "606": Explanation(
+        "server and device run different versions of Flower; install the same FedBNN "
+        f"on both sides (it brings Flower {FLOWER_VERSION})"
+    ),
+}
+
+
+def explain(log: list[str]) -> Explanation:
+    """Return in words why a SuperNode with this log ended."""
+    for phrase, explanation in _PHRASES:
+        if any(phrase in line for line in log):
+            return explanation
+    for line in reversed(log):
+        if (match := _EXIT_CODE.search(line)) and match[1] in _CODES:
+            return _CODES[match[1]]
+    last = "\n".join(log[-10:])
+    return Explanation(
+        f"Flower's SuperNode ended; its last words:\n{last}", is_certain=False
+    )
+
+
+def _run_once(
+    command: list[str],
+    settings: DeviceSettings,
+    say: Callable[[str], None],
+    on_line: Callable[[str], None],
+) -> tuple[list[str], bool]:
+    """Run the SuperNode to its end; return its last lines and whether it joined."""
+    tail: list[str] = []
+    mark = settings.connected_mark
+    joined = False
+
+    def read() -> None:
+        nonlocal joined
+        for line in process.stdout or ():
+            text = line.rstrip("\n")
+            tail.append(text)
+            del tail[:-_TAIL_LINES]
+            on_line(text)
+            if "SuperNode ID" in text:
+                joined = True
+                mark.touch()
+                say("Connected; waiting for runs. Ctrl-C ends it.")
+            elif joined and "Connection attempt failed" in text:
+                mark.unlink(missing_ok=True)
+            elif joined and "Connection successful" in text:
+                mark.touch()
+            elif _LOST_HEARTBEAT in text:
+                process.terminate()
+
+    environment = flower_environment(settings.state.absolute() / "flwr")
+    try:
+        with started(command, environment) as process:
+            # In a thread: the SuperNode's children keep the pipe open when it ends.
+            reader = threading.Thread(target=read, daemon=True)
+            reader.start()
+            process.wait()
+            reader.join(_LAST_WORDS_SECONDS)
+            return list(tail), joined
+    finally:
+        mark.unlink(missing_ok=True)
+
+
+def _wait_for_server(
+    address: str, ca_certificate: str | None, say: Callable[[str], None], wait: bool
+) -> None:
+    pause = _FIRST_PAUSE_SECONDS
+    while (obstacle := find_obstacle(address, ca_certificate)) is not None:
+        if not obstacle.may_pass or not wait:
+            raise FleetError(obstacle.reason)
+        say(f"{obstacle.reason} Trying again in {pause:.0f} s ...")
+        time.sleep(pause)
+        pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+
+
+@contextmanager
+def _unpacked(bundle: Bundle | None, state: Path) -> Iterator[Path | None]:
+    """Yield a folder with the bundle's parts, which only the SuperNode needs as files.
+
+    It is locked while it is in use: see `_remove_old_keys`.
+    """
+    if bundle is None:
+        yield None
+        return
+    with tempfile.TemporaryDirectory(dir=state, prefix=_KEYS_PREFIX) as name:
+        folder = Path(name)
+        with _opened(folder) as handle:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            replace_file(folder / "ca.crt", bundle.ca_certificate.encode())
+            replace_file(folder / "key", bundle.private_key.encode())
+            yield folder
+
+
+def _remove_old_keys(state: Path) -> None:
+    """Remove keys that a killed device left; another one may share the folder."""
+    for folder in state.glob(f"{_KEYS_PREFIX}*"):
+        # Locked: in use. Gone: another device was first.
+        with suppress(OSError), _opened(folder) as handle:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder)
+
+
+@contextmanager
+def _opened(folder: Path) -> Iterator[int]:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        yield handle
+    finally:
+        os.close(handle)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _quoted(value: str | int) -> str:
+    if isinstance(value, int):
+        return str(value)
+    if "'" in value or "\n" in value:
+        raise FleetError(
+            f"Flower cannot pass on {value!r}; use a path without quotes and line ends"
+        )
+    # A literal TOML string: backslashes and double quotes stay as they are.
+    return f"'{value}'"

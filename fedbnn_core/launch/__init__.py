@@ -1,5 +1,0 @@
-"""Start Flower for a run, follow it, and leave nothing behind."""
-
-from fedbnn_core.launch.simulation import SimulationResult, run_simulation
-
-__all__ = ["SimulationResult", "run_simulation"]

@@ -1,0 +1,1 @@
+"""One run on the server, round by round, without Flower."""

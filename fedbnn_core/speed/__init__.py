@@ -1,0 +1,1 @@
+"""Time and memory of packed networks beside other runtimes."""

@@ -1,5 +1,0 @@
-"""Send a run's figures to TensorBoard and, if asked for, to W&B or MLflow."""
-
-from fedbnn_core.tracking.trackers import TRACKERS, RunTrackers, Tracker
-
-__all__ = ["TRACKERS", "RunTrackers", "Tracker"]
