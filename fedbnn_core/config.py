@@ -14,10 +14,18 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from fedbnn_core.data.partition import PARTITION_SCHEMES
+from fedbnn_core.choices import (
+    ACTIVATIONS,
+    AGGREGATIONS,
+    METHODS,
+    MODELS,
+    PARTITION_SCHEMES,
+    PRIVACY_MODES,
+    ROBUST_RULES,
+    ROTATION_STARTS,
+    TRACKERS,
+)
 from fedbnn_core.errors import ConfigError
-from fedbnn_core.methods import method_names
-from fedbnn_core.reporting.tracking import TRACKERS
 
 __all__ = [
     "CHANGEABLE",
@@ -28,14 +36,6 @@ __all__ = [
 ]
 
 Value = str | int | float | bool
-
-METHODS = method_names()
-MODELS = ("cnn4", "resnet10", "resnet18", "convnext-tiny")
-AGGREGATIONS = ("server", "client")
-ACTIVATIONS = ("static", "per-sample")
-ROTATION_STARTS = ("identity", "haar")
-ROBUST_RULES = ("none", "clip", "median", "trimmed-mean")
-PRIVACY_MODES = ("none", "local")
 
 CHANGEABLE = (
     "checkpoint-every",

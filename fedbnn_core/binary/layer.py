@@ -23,7 +23,7 @@ from fedbnn_core.binary.rotation import (
     rotate,
     sign,
 )
-from fedbnn_core.config import ACTIVATIONS, ROTATION_STARTS
+from fedbnn_core.choices import ACTIVATIONS, ROTATION_STARTS
 from fedbnn_core.errors import ConfigError
 
 __all__ = [

@@ -11,7 +11,6 @@ from fedbnn_core.data.loading import (
     load_local,
 )
 from fedbnn_core.data.partition import (
-    PARTITION_SCHEMES,
     class_counts,
     label_entropy,
     load_client_partition,
@@ -21,7 +20,6 @@ from fedbnn_core.data.partition import (
 )
 
 __all__ = [
-    "PARTITION_SCHEMES",
     "Augmentation",
     "Dataset",
     "class_counts",

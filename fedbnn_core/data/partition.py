@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedbnn_core.choices import PARTITION_SCHEMES
 from fedbnn_core.data.archive import open_npz
 from fedbnn_core.data.dataset import Labels
 from fedbnn_core.errors import ConfigError, DataError
 from fedbnn_core.seeding import derive_seed
 
 __all__ = [
-    "PARTITION_SCHEMES",
     "class_counts",
     "label_entropy",
     "load_client_partition",
@@ -29,8 +29,6 @@ __all__ = [
     "partition_indices",
     "save_partition",
 ]
-
-PARTITION_SCHEMES = ("iid", "dirichlet", "label-fraction", "natural")
 
 _MAX_DIRICHLET_TRIES = 1000
 

@@ -5,9 +5,9 @@ the replies. A further method is one more module with a class named ``METHOD``.
 """
 
 import importlib
-import pkgutil
 from typing import TYPE_CHECKING
 
+from fedbnn_core.choices import method_names
 from fedbnn_core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -15,12 +15,6 @@ if TYPE_CHECKING:
     from fedbnn_core.methods.base import Method
 
 __all__ = ["create_method", "method_class", "method_names"]
-
-
-def method_names() -> tuple[str, ...]:
-    """Return the names of all methods without importing them."""
-    modules = (info.name for info in pkgutil.iter_modules(__path__))
-    return tuple(sorted(name for name in modules if name != "base"))
 
 
 def method_class(name: str) -> "type[Method]":

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from fedbnn_core.binary.layer import BinaryOptions
-from fedbnn_core.config import MODELS
+from fedbnn_core.choices import MODELS
 from fedbnn_core.errors import ConfigError
 from fedbnn_core.networks.cnn4 import CNN4
 from fedbnn_core.networks.convnext import ConvNeXtTiny

@@ -1,5 +1,5 @@
 """Send a run's figures to TensorBoard and, if asked for, to W&B or MLflow."""
 
-from fedbnn_core.reporting.tracking.trackers import TRACKERS, RunTrackers, Tracker
+from fedbnn_core.reporting.tracking.trackers import RunTrackers, Tracker
 
-__all__ = ["TRACKERS", "RunTrackers", "Tracker"]
+__all__ = ["RunTrackers", "Tracker"]

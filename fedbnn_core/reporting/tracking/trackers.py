@@ -10,10 +10,7 @@ from typing import Any, Protocol
 
 from fedbnn_core.errors import ConfigError
 
-__all__ = ["TRACKERS", "RunTrackers", "Tracker"]
-
-TRACKERS = ("none", "wandb", "mlflow")
-"""Values of the config key ``tracker``; TensorBoard files are always written."""
+__all__ = ["RunTrackers", "Tracker"]
 
 _log = logging.getLogger(__name__)
 

@@ -1,0 +1,37 @@
+"""The names that a config value may take; nothing of FedBNN is imported here."""
+
+import pkgutil
+from importlib.util import find_spec
+
+__all__ = [
+    "ACTIVATIONS",
+    "AGGREGATIONS",
+    "METHODS",
+    "MODELS",
+    "PARTITION_SCHEMES",
+    "PRIVACY_MODES",
+    "ROBUST_RULES",
+    "ROTATION_STARTS",
+    "TRACKERS",
+    "method_names",
+]
+
+
+def method_names() -> tuple[str, ...]:
+    """Return the names of all methods: the modules of `methods`, none imported."""
+    package = find_spec("fedbnn_core.methods")
+    folders = package.submodule_search_locations if package else None
+    modules = (module.name for module in pkgutil.iter_modules(folders or []))
+    return tuple(sorted(name for name in modules if name != "base"))
+
+
+METHODS = method_names()
+MODELS = ("cnn4", "resnet10", "resnet18", "convnext-tiny")
+AGGREGATIONS = ("server", "client")
+ACTIVATIONS = ("static", "per-sample")
+ROTATION_STARTS = ("identity", "haar")
+PARTITION_SCHEMES = ("iid", "dirichlet", "label-fraction", "natural")
+ROBUST_RULES = ("none", "clip", "median", "trimmed-mean")
+PRIVACY_MODES = ("none", "local")
+TRACKERS = ("none", "wandb", "mlflow")
+"""Beside the TensorBoard files, which are always written."""
