@@ -4,9 +4,8 @@ Definitions are those of baselines.md section 0. Every scheme is a pure function
 the labels and the seed.
 """
 
+import io
 import logging
-import os
-import tempfile
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -19,6 +18,7 @@ from fedbnn_core.choices import PARTITION_SCHEMES
 from fedbnn_core.data.archive import open_npz
 from fedbnn_core.data.dataset import Labels
 from fedbnn_core.errors import ConfigError, DataError
+from fedbnn_core.files import replace_file
 from fedbnn_core.seeding import derive_seed
 
 __all__ = [
@@ -297,14 +297,9 @@ def save_partition(path: Path, partition: Sequence[Labels]) -> None:
     offsets = np.cumsum([0, *(len(part) for part in partition)], dtype=np.int64)
     indices = np.concatenate([np.empty(0, dtype=np.int64), *partition])
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            np.savez(file, indices=indices, offsets=offsets)
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    content = io.BytesIO()
+    np.savez(content, indices=indices, offsets=offsets)
+    replace_file(path, content.getvalue(), durable=False)
 
 
 def load_partition(path: Path) -> list[Labels]:

@@ -4,8 +4,6 @@ It unpacks the bundle, checks the data and the way to the server, starts the Sup
 and puts its errors into words. All federated work is Flower's.
 """
 
-import fcntl
-import os
 import re
 import shutil
 import socket
@@ -18,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedbnn_core.errors import FleetError
+from fedbnn_core.files import locked, write_private
 from fedbnn_core.fleet.bundle import Bundle
-from fedbnn_core.fleet.files import replace_file
 from fedbnn_core.flower.child import flower_command, flower_environment, started
 from fedbnn_core.flower.reachability import (
     find_obstacle,
@@ -330,10 +328,9 @@ def _unpacked(bundle: Bundle | None, state: Path) -> Iterator[Path | None]:
         return
     with tempfile.TemporaryDirectory(dir=state, prefix=_KEYS_PREFIX) as name:
         folder = Path(name)
-        with _opened(folder) as handle:
-            fcntl.flock(handle, fcntl.LOCK_EX)
-            replace_file(folder / "ca.crt", bundle.ca_certificate.encode())
-            replace_file(folder / "key", bundle.private_key.encode())
+        with locked(folder):
+            write_private(folder / "ca.crt", bundle.ca_certificate.encode())
+            write_private(folder / "key", bundle.private_key.encode())
             yield folder
 
 
@@ -341,18 +338,8 @@ def _remove_old_keys(state: Path) -> None:
     """Remove keys that a killed device left; another one may share the folder."""
     for folder in state.glob(f"{_KEYS_PREFIX}*"):
         # Locked: in use. Gone: another device was first.
-        with suppress(OSError), _opened(folder) as handle:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with suppress(OSError), locked(folder, wait=False):
             shutil.rmtree(folder)
-
-
-@contextmanager
-def _opened(folder: Path) -> Iterator[int]:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        yield handle
-    finally:
-        os.close(handle)
 
 
 def _free_port() -> int:
