@@ -18,7 +18,7 @@ from fedbnn_core.binary.mixing import Sharpness
 from fedbnn_core.data import load_dataset
 from fedbnn_core.data.batches import ClientData
 from fedbnn_core.networks import ModelSpec, build_model
-from fedbnn_core.training.allocator import keep_freed_memory
+from fedbnn_core.training.device import keep_freed_memory
 from fedbnn_core.training.local import LocalTask, prefer_channels_last, train_locally
 
 SAMPLES = 600

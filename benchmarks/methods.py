@@ -20,7 +20,7 @@ from fedbnn_core.data import Dataset, load_dataset
 from fedbnn_core.data.batches import ClientData
 from fedbnn_core.data.registry import DATASETS
 from fedbnn_core.methods import create_method, method_names
-from fedbnn_core.training.allocator import keep_freed_memory
+from fedbnn_core.training.device import keep_freed_memory
 from fedbnn_core.training.local import LocalTask
 
 CASES = (("cnn4", "fmnist-mini", 600, 11), ("resnet10", "noise 3x32x32", 500, 5))

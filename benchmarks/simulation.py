@@ -24,6 +24,7 @@ from fedbnn_core.arrays import Arrays
 from fedbnn_core.config import RunConfig
 from fedbnn_core.flower import run_simulation
 from fedbnn_core.flower.processes import marked_processes
+from fedbnn_core.messages import TrainOrder
 from fedbnn_core.methods import create_method
 from fedbnn_core.runs.dataset import load_run_dataset
 from fedbnn_core.runs.directory import RunDirectory
@@ -36,7 +37,7 @@ def _train_bare(work: tuple[dict[str, Any], int, int, Arrays]) -> int:
     torch.set_num_threads(1)
     config, partition, round_index, broadcast = work
     node = {"partition-id": partition, "num-partitions": CLIENTS}
-    order = {"round": round_index, "num-rounds": ROUNDS, "partition-file": ""}
+    order = TrainOrder(round_index, ROUNDS, partition_file="")
     _, examples = run_local_round(config, node, order, broadcast)
     return examples
 

@@ -1,7 +1,7 @@
 """The Flower ClientApp: read the message, let the core train, reply."""
 
-import json
 import time
+from collections.abc import Mapping
 from logging import INFO, WARNING
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,20 @@ from flwr.clientapp import ClientApp
 from flwr.common.logger import log
 
 from fedbnn_core import __version__
+from fedbnn_core.arrays import Arrays
+from fedbnn_core.messages import (
+    ARRAYS,
+    METRICS,
+    MODEL,
+    MODEL_QUERY,
+    ROTATIONS,
+    STORED,
+    Identity,
+    IdentityQuestion,
+    ModelOffer,
+    ReplyMetrics,
+    TrainOrder,
+)
 
 __all__ = ["app"]
 
@@ -29,51 +43,55 @@ app = ClientApp()
 def introduce(message: Message, context: Context) -> Message:
     """Tell the server who this node is, what it holds and which version it runs."""
     node = context.node_config
-    identity = ConfigRecord(
-        {
-            "fedbnn-version": __version__,
-            "partition-id": int(node.get("partition-id", -1)),
-            "num-partitions": int(node.get("num-partitions", 0)),
-            "device-name": str(node.get("device-name", "")),
-            "stores-models": "model-dir" in node,
-        }
+    question = IdentityQuestion.from_record(
+        message.content.config_records[IdentityQuestion.RECORD]
     )
-    question = message.content.config_records["identity"]
-    if question["version"] != __version__:
+    own_examples, problem = 0, ""
+    if question.version != __version__:
         log(
             WARNING,
-            "The server runs fedbnn %s, this device %s, so it is left out. Install "
+            "The server runs fedbnn %s, this device %s, so it is excluded. Install "
             "the same version on both sides.",
-            *(question["version"], __version__),
+            *(question.version, __version__),
         )
     elif "data" in node:
         from client_app.own_data import describe_own_data
 
-        identity.update(describe_own_data(str(node["data"]), str(question["task"])))
+        own_examples, problem = describe_own_data(str(node["data"]), question.task)
     elif "device-name" in node:
         from client_app.own_data import describe_run_data
 
-        identity.update(describe_run_data(_run_config(context, question), node))
-    if "problem" in identity:
-        log(WARNING, "This device is left out: %s", identity["problem"])
-    return Message(content=RecordDict({"identity": identity}), reply_to=message)
+        problem = describe_run_data(_run_config(context, question.run_config), node)
+    if problem:
+        log(WARNING, "This device is excluded: %s", problem)
+    identity = Identity(
+        version=__version__,
+        partition_id=int(node.get("partition-id", -1)),
+        num_partitions=int(node.get("num-partitions", 0)),
+        device_name=str(node.get("device-name", "")),
+        stores_models="model-dir" in node,
+        own_examples=own_examples,
+        problem=problem,
+    )
+    record = ConfigRecord(identity.to_record())
+    return Message(content=RecordDict({Identity.RECORD: record}), reply_to=message)
 
 
-@app.query("model")
+@app.query(MODEL_QUERY)
 def receive_model(message: Message, context: Context) -> Message:
     """Check and store the packed model that the fleet has trained."""
     from fedbnn_core.fleet.model_store import store_model
 
-    offer = message.content.config_records["offer"]
-    model = message.content.array_records["model"]["model"].numpy()
+    offer = ModelOffer.from_record(message.content.config_records[ModelOffer.RECORD])
+    model = message.content.array_records[MODEL][MODEL].numpy()
     path = store_model(
         Path(str(context.node_config["model-dir"])),
         model.tobytes(),
-        str(offer["sha256"]),
-        {key: str(value) for key, value in offer.items()},
+        offer.sha256,
+        {key: str(value) for key, value in offer.to_record().items()},
     )
     stored = ConfigRecord({"path": str(path)})
-    return Message(content=RecordDict({"stored": stored}), reply_to=message)
+    return Message(content=RecordDict({STORED: stored}), reply_to=message)
 
 
 @app.train()
@@ -82,14 +100,13 @@ def train(message: Message, context: Context) -> Message:
     # Imported here: a query must not pay for torch.
     from client_app.local_round import LocalRound
 
-    order = message.content.config_records["config"]
+    order = TrainOrder.from_record(message.content.config_records[TrainOrder.RECORD])
     broadcast = {
         name: array.numpy()
-        for name, array in message.content.array_records["arrays"].items()
+        for name, array in message.content.array_records[ARRAYS].items()
     }
-    local = LocalRound(
-        _run_config(context, order), context.node_config, order, broadcast
-    )
+    config = _run_config(context, order.run_config)
+    local = LocalRound(config, context.node_config, order, broadcast)
     started = time.monotonic()
     update, num_examples = local.train()
     if "device-name" in context.node_config:
@@ -97,8 +114,8 @@ def train(message: Message, context: Context) -> Message:
         log(
             INFO,
             "round %d/%d: trained on %d images in %.2f s",
-            int(str(order["round"])) + 1,
-            int(str(order["num-rounds"])),
+            order.round_index + 1,
+            order.num_rounds,
             num_examples,
             time.monotonic() - started,
         )
@@ -109,27 +126,27 @@ def train(message: Message, context: Context) -> Message:
             update.arrays, broadcast, local.config, message=message, context=context
         )
         update, num_examples = local.publish(arrays)
-    metrics = MetricRecord(
-        {
-            "num-examples": num_examples,
-            "partition-id": int(context.node_config["partition-id"]),
-            "round": int(str(order["round"])),
-            **({} if update.loss is None else {"loss": update.loss}),
-            **update.layer_metrics,
-        }
+    metrics = ReplyMetrics(
+        num_examples=num_examples,
+        partition_id=int(context.node_config["partition-id"]),
+        round_index=order.round_index,
+        loss=update.loss,
+        layers=update.layer_metrics,
     )
     records = RecordDict(
         {
-            "arrays": ArrayRecord({k: Array(v) for k, v in update.arrays.items()}),
-            "rotations": ArrayRecord(
-                {k: Array(v) for k, v in update.rotations.items()}
-            ),
-            "metrics": metrics,
+            ARRAYS: _to_record(update.arrays),
+            ROTATIONS: _to_record(update.rotations),
+            METRICS: MetricRecord(metrics.to_record()),
         }
     )
     return Message(content=records, reply_to=message)
 
 
-def _run_config(context: Context, order: ConfigRecord) -> dict[str, Any]:
+def _to_record(arrays: Arrays) -> ArrayRecord:
+    return ArrayRecord({name: Array(array) for name, array in arrays.items()})
+
+
+def _run_config(context: Context, stored: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return the run's config; a resumed run goes on with what the server stored."""
-    return {**context.run_config, **json.loads(str(order.get("run-config", "{}")))}
+    return {**context.run_config, **(stored or {})}

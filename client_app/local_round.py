@@ -18,11 +18,12 @@ from fedbnn_core.config import RunConfig, Value
 from fedbnn_core.data import Dataset, load_client_partition
 from fedbnn_core.data.batches import ClientData
 from fedbnn_core.fleet.own_data import DataTask, load_own_data
+from fedbnn_core.messages import TrainOrder
 from fedbnn_core.methods import create_method
 from fedbnn_core.methods.base import ClientUpdate, Method
 from fedbnn_core.runs.dataset import load_run_dataset, run_partition
-from fedbnn_core.training.allocator import keep_freed_memory
-from fedbnn_core.training.local import LocalTask, choose_device
+from fedbnn_core.training.device import choose_device, keep_freed_memory
+from fedbnn_core.training.local import LocalTask
 
 __all__ = ["LocalRound", "run_local_round"]
 
@@ -40,8 +41,7 @@ class LocalRound:
     node_config : this node's ``partition-id``; where a device has them, the path of
         its own images as ``data``, of its datasets as ``data-dir``, and its
         ``client-threads``.
-    order : the server's ``round``, ``num-rounds`` and ``partition-file``; with
-        devices also ``num-partitions`` and ``task``.
+    order : the server's order.
     broadcast : the server's arrays.
     """
 
@@ -49,32 +49,31 @@ class LocalRound:
         self,
         run_config: Mapping[str, Any],
         node_config: Mapping[str, Any],
-        order: Mapping[str, Any],
+        order: TrainOrder,
         broadcast: Arrays,
     ) -> None:
         local = {k: node_config[k] for k in _LOCAL_KEYS if k in node_config}
         key = tuple(sorted({**run_config, **local}.items()))
         own = str(node_config.get("data", ""))
-        task = str(order["task"]) if own else ""
+        task = order.task if own else ""
         self.config, self._method, self._model, dataset = _prepare(key, own, task)
         self.broadcast = broadcast
         partition_id = int(node_config["partition-id"])
         if own:
             indices = np.arange(len(dataset.y_train))
         else:
-            count = order.get("num-partitions") or node_config["num-partitions"]
-            file = order["partition-file"]
-            indices = _own_indices(key, partition_id, int(count), file)
+            count = order.num_partitions or int(node_config["num-partitions"])
+            indices = _own_indices(key, partition_id, count, order.partition_file)
         device = choose_device(self.config.device)
         self._data = ClientData.of(dataset, indices, device=device)
         self._task = LocalTask(
-            round_index=int(order["round"]),
-            num_rounds=int(order["num-rounds"]),
+            round_index=order.round_index,
+            num_rounds=order.num_rounds,
             partition_id=partition_id,
             seed=self.config.seed,
             local_epochs=self.config.local_epochs,
             batch_size=self.config.batch_size,
-            lr=self.config.learning_rate(int(order["round"])),
+            lr=self.config.learning_rate(order.round_index),
             momentum=self.config.momentum,
             weight_decay=self.config.weight_decay,
         )
@@ -108,7 +107,7 @@ class LocalRound:
 def run_local_round(
     run_config: Mapping[str, Any],
     node_config: Mapping[str, Any],
-    order: Mapping[str, Any],
+    order: TrainOrder,
     broadcast: Arrays,
 ) -> tuple[ClientUpdate, int]:
     """Train this node's partition; return the update and its number of examples."""

@@ -14,8 +14,8 @@ from fedbnn_core.runs.dataset import load_run_dataset
 __all__ = ["describe_own_data", "describe_run_data"]
 
 
-def describe_own_data(path: str, task: str) -> dict[str, str | int]:
-    """Return the number of training images, or the problem that keeps it out.
+def describe_own_data(path: str, task: str) -> tuple[int, str]:
+    """Return the number of training images and the problem that keeps it out, if any.
 
     In a private run the server learns only whether they can be used.
 
@@ -29,17 +29,16 @@ def describe_own_data(path: str, task: str) -> dict[str, str | int]:
         data = load_own_data(path, expected)
     except FedBNNError as error:
         if not expected.private:
-            return {"own-examples": 0, "problem": str(error)}
+            return 0, str(error)
         log(WARNING, "The images cannot be used: %s", error)
-        problem = "its images cannot be used; the device's own log says why."
-        return {"own-examples": 0, "problem": problem}
-    return {"own-examples": 1 if expected.private else len(data.y_train)}
+        return 0, "its images cannot be used; the device's own log says why."
+    return (1 if expected.private else len(data.y_train)), ""
 
 
 def describe_run_data(
     run_config: Mapping[str, Any], node_config: Mapping[str, Any]
-) -> dict[str, str]:
-    """Return why a device cannot train on its share of the run's dataset, or nothing.
+) -> str:
+    """Return why a device cannot train on its share of the run's dataset, or "".
 
     Parameters
     ----------
@@ -50,5 +49,5 @@ def describe_run_data(
     try:
         load_run_dataset(RunConfig.from_mapping({**run_config, **local}))
     except FedBNNError as error:
-        return {"problem": str(error)}
-    return {}
+        return str(error)
+    return ""

@@ -17,12 +17,16 @@ __all__ = [
 ]
 
 
+_SHARED = ("base", "template")
+"""Modules of `methods` that hold what all methods share."""
+
+
 def method_names() -> tuple[str, ...]:
     """Return the names of all methods: the modules of `methods`, none imported."""
     package = find_spec("fedbnn_core.methods")
     folders = package.submodule_search_locations if package else None
     modules = (module.name for module in pkgutil.iter_modules(folders or []))
-    return tuple(sorted(name for name in modules if name != "base"))
+    return tuple(sorted(name for name in modules if name not in _SHARED))
 
 
 METHODS = method_names()

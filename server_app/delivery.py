@@ -18,6 +18,7 @@ from flwr.common.logger import log
 from flwr.serverapp import Grid
 
 from fedbnn_core.errors import FedBNNError
+from fedbnn_core.messages import MODEL, MODEL_QUERY, ModelOffer
 from fedbnn_core.runs.log import one_line
 from fedbnn_core.server.run import ServerRun
 from server_app.roster import Roster
@@ -49,15 +50,15 @@ def deliver_model(grid: Grid, roster: Roster, run: ServerRun) -> int:
         log(WARNING, "No packed model is sent to the devices: %s", error)
         return 0
     content = path.read_bytes()
-    offer = ConfigRecord(
-        {
-            "sha256": hashlib.sha256(content).hexdigest(),
-            "run": run.directory.path.name,
-            "val-accuracy": run.best.accuracy,
-        }
+    offer = ModelOffer(
+        sha256=hashlib.sha256(content).hexdigest(),
+        run=run.directory.path.name,
+        val_accuracy=run.best.accuracy,
     )
-    model = ArrayRecord({"model": Array(np.frombuffer(content, np.uint8))})
-    records = RecordDict({"offer": offer, "model": model})
+    model = ArrayRecord({MODEL: Array(np.frombuffer(content, np.uint8))})
+    records = RecordDict(
+        {ModelOffer.RECORD: ConfigRecord(offer.to_record()), MODEL: model}
+    )
     messages = [
         Message(content=records, dst_node_id=node, message_type=_MODEL)
         for node in sorted(roster.model_nodes)
@@ -99,4 +100,4 @@ def _collect(grid: Grid, messages: list[Message], timeout_s: float) -> int:
     return stored
 
 
-_MODEL = f"{MessageType.QUERY}.model"
+_MODEL = f"{MessageType.QUERY}.{MODEL_QUERY}"

@@ -4,13 +4,10 @@ Flower's node ids are random in every run, so clients are sampled by partition i
 each new node is asked once which partition it holds.
 """
 
-import json
 import math
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from logging import INFO, WARNING
-from typing import Any
 
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.common.logger import log
@@ -19,6 +16,7 @@ from flwr.serverapp import Grid
 from fedbnn_core import __version__
 from fedbnn_core.config import RunConfig
 from fedbnn_core.errors import RunError
+from fedbnn_core.messages import Identity, IdentityQuestion
 from fedbnn_core.runs.log import one_line
 
 __all__ = ["Roster"]
@@ -150,13 +148,17 @@ class Roster:
         if not new:
             return
         self._known |= set(new)
-        identity = ConfigRecord({"version": __version__, "task": self.task})
-        if self.config.resume:
+        question = IdentityQuestion(
+            version=__version__,
+            task=self.task,
             # Clients see the config of this `flwr run`; the stored one holds.
-            identity["run-config"] = json.dumps(self.config.to_mapping())
-        question = RecordDict({"identity": identity})
+            run_config=self.config.to_mapping() if self.config.resume else None,
+        )
+        content = RecordDict(
+            {IdentityQuestion.RECORD: ConfigRecord(question.to_record())}
+        )
         messages = [
-            Message(content=question, dst_node_id=node, message_type=MessageType.QUERY)
+            Message(content=content, dst_node_id=node, message_type=MessageType.QUERY)
             for node in new
         ]
         ids = [str(message_id) for message_id in grid.push_messages(messages)]
@@ -180,17 +182,16 @@ class Roster:
             log(WARNING, "Node %s does not answer: %s", node, reason)
             self._known.discard(node)  # Ask again next time.
             return
-        identity = reply.content.config_records.get("identity", ConfigRecord())
-        device = one_line(identity.get("device-name") or "")
+        records = reply.content.config_records
+        identity = Identity.from_record(records.get(Identity.RECORD, ConfigRecord()))
+        device = one_line(identity.device_name)
         name = f"Device {device}" if device else f"Node {node}"
-        if identity.get("fedbnn-version") == __version__ and identity.get(
-            "stores-models"
-        ):
+        if identity.version == __version__ and identity.stores_models:
             self.model_nodes.add(node)
         if problem := self._problem(identity):
             log(WARNING, "%s is left out: %s", name, one_line(problem))
             return
-        partition, count, own = _numbers(identity)
+        partition = identity.partition_id
         if self.node_of_partition.get(partition, node) != node:
             self._spare[node] = partition, reply
             log(
@@ -201,24 +202,21 @@ class Roster:
                 partition,
             )
             return
-        self.num_partitions = self.num_partitions or count
+        self.num_partitions = self.num_partitions or identity.num_partitions
         self.node_of_partition[partition] = node
-        self._own_examples[partition] = own
+        self._own_examples[partition] = identity.own_examples
 
-    def _problem(self, identity: Mapping[str, Any]) -> str:
+    def _problem(self, identity: Identity) -> str:
         """Return why a node cannot take part, or nothing."""
-        version = identity.get("fedbnn-version")
-        if version != __version__:
+        if identity.version != __version__:
             return (
-                f"it runs fedbnn {version}, the server {__version__}. Install the same "
-                "version on both sides."
+                f"it runs fedbnn {identity.version}, the server {__version__}. Install "
+                "the same version on both sides."
             )
-        try:
-            partition, count, own = _numbers(identity)
-        except TypeError:
-            return "its identity is malformed."
-        if identity.get("problem"):
-            return str(identity["problem"])
+        if identity.problem:
+            return identity.problem
+        partition, count = identity.partition_id, identity.num_partitions
+        own = identity.own_examples
         if not 0 <= own <= _MOST_OWN_EXAMPLES:
             return f"it claims {own} images; at most {_MOST_OWN_EXAMPLES} count."
         if count and self.num_partitions not in (0, count):
@@ -233,12 +231,3 @@ class Roster:
                 "that was added to the fleet during a run takes part in the next one."
             )
         return ""
-
-
-def _numbers(identity: Mapping[str, Any]) -> tuple[int, int, int]:
-    """Return partition id, number of partitions (0: not known) and own images."""
-    names = ("partition-id", "num-partitions", "own-examples")
-    values = [identity.get(name, 0) for name in names]
-    if "partition-id" not in identity or any(type(v) is not int for v in values):
-        raise TypeError("an identity needs whole numbers")
-    return values[0], values[1], values[2]

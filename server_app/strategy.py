@@ -1,6 +1,5 @@
 """The Flower Strategy of FedBNN: sample, send, collect, hand over to the core."""
 
-import json
 import time
 from collections.abc import Iterable
 from logging import INFO, WARNING
@@ -22,6 +21,7 @@ from flwr.serverapp.strategy import Result, Strategy
 from fedbnn_core.aggregation.robust import planned_cut
 from fedbnn_core.arrays import Arrays
 from fedbnn_core.errors import ReplyError
+from fedbnn_core.messages import ARRAYS, METRICS, ROTATIONS, TrainOrder
 from fedbnn_core.runs.log import DIRECTORY_PREFIX, one_line
 from fedbnn_core.runs.progress import RECENT_ROUNDS
 from fedbnn_core.server.record import RoundTraffic
@@ -36,9 +36,9 @@ __all__ = ["FedBNNStrategy", "to_record"]
 
 _TTL_MARGIN_SECONDS = 60.0
 _REPLY_RECORDS = {
-    "arrays": ArrayRecord,
-    "rotations": ArrayRecord,
-    "metrics": MetricRecord,
+    ARRAYS: ArrayRecord,
+    ROTATIONS: ArrayRecord,
+    METRICS: MetricRecord,
 }
 
 
@@ -86,20 +86,19 @@ class FedBNNStrategy(Strategy):
         self.run.admit_examples(self.roster.own_examples())
         chosen = self.run.sample(list(self.roster.node_of_partition), tried=self._tried)
         self._tried |= set(chosen)
-        order = ConfigRecord(
-            {
-                "round": server_round - 1,
-                "num-rounds": self.run.config.num_server_rounds,
-                "partition-file": str(self.run.partition_file),
-                "num-partitions": self.run.num_partitions,
-                "task": self.roster.task,
-            }
-        )
-        if self.run.config.resume:
+        order = TrainOrder(
+            round_index=server_round - 1,
+            num_rounds=self.run.config.num_server_rounds,
+            partition_file=str(self.run.partition_file),
+            num_partitions=self.run.num_partitions,
+            task=self.roster.task,
             # Clients see the config of this `flwr run`; the stored one holds.
-            order["run-config"] = json.dumps(self.run.config.to_mapping())
+            run_config=self.run.config.to_mapping() if self.run.config.resume else None,
+        )
         # Every message carries the same content, so one record serves them all.
-        content = RecordDict({"arrays": arrays, "config": order})
+        content = RecordDict(
+            {ARRAYS: arrays, TrainOrder.RECORD: ConfigRecord(order.to_record())}
+        )
         self._traffic = RoundTraffic(
             bytes_down=record_bytes(arrays) * len(chosen), asked=chosen
         )
@@ -260,9 +259,9 @@ def _raw_reply(reply: Message) -> RawReply:
             + ", ".join(f"{kind.__name__} {name!r}" for name, kind in kinds.items())
         )
     return RawReply(
-        arrays=_raw_arrays(content.array_records["arrays"]),
-        rotations=_raw_arrays(content.array_records["rotations"]),
-        metrics=dict(content.metric_records["metrics"]),
+        arrays=_raw_arrays(content.array_records[ARRAYS]),
+        rotations=_raw_arrays(content.array_records[ROTATIONS]),
+        metrics=dict(content.metric_records[METRICS]),
     )
 
 

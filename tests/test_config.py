@@ -9,7 +9,7 @@ import pytest
 from fedbnn_core.config import RunConfig, default_mapping
 from fedbnn_core.errors import ConfigError
 
-PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
+PYPROJECT = Path(__file__).parents[1] / "pyproject.toml"
 
 
 def parse(**overrides):

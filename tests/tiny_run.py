@@ -7,13 +7,13 @@ import signal
 import numpy as np
 import torch
 
+from fedbnn_core.aggregation.norms import update_norm
 from fedbnn_core.config import RunConfig
 from fedbnn_core.data.batches import ClientData
 from fedbnn_core.runs.dataset import run_partition
 from fedbnn_core.server.record import RoundTraffic
 from fedbnn_core.server.reply_store import ReplyStore, StoredReply
 from fedbnn_core.server.run import ServerRun, stored_config
-from fedbnn_core.server.validation import update_norm
 from fedbnn_core.training.local import LocalTask
 
 CLIENTS = 8

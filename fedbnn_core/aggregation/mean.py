@@ -31,6 +31,10 @@ class ReplyArrays(Protocol):
     """A client's accepted reply, wherever its arrays are kept."""
 
     @property
+    def partition_id(self) -> int:
+        """The client."""
+
+    @property
     def num_examples(self) -> int:
         """Samples the client trained on."""
 

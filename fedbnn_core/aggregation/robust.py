@@ -17,7 +17,6 @@ import numpy as np
 from fedbnn_core.aggregation.mean import ReplyArrays, Rule, mean_array
 from fedbnn_core.arrays import Array
 from fedbnn_core.config import RunConfig
-from fedbnn_core.server.reply_store import StoredReply
 
 __all__ = [
     "ClippedReply",
@@ -107,6 +106,11 @@ class ClippedReply:
     """c_k in (0, 1]."""
 
     @property
+    def partition_id(self) -> int:
+        """The client."""
+        return self.reply.partition_id
+
+    @property
     def num_examples(self) -> int:
         """Samples the client trained on."""
         return self.reply.num_examples
@@ -148,7 +152,7 @@ def clip_replies(
 
 def prepare_replies(
     config: RunConfig,
-    replies: Sequence[StoredReply],
+    replies: Sequence[ReplyArrays],
     norms: Mapping[int, float],
     broadcast: Mapping[str, Array],
 ) -> Sequence[ReplyArrays]:

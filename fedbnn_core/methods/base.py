@@ -4,11 +4,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-import numpy as np
 import torch
 from torch import nn
 
 from fedbnn_core.aggregation.mean import ReplyArrays
+from fedbnn_core.aggregation.norms import update_norm
 from fedbnn_core.aggregation.robust import combination_rule
 from fedbnn_core.aggregation.threads import map_in_threads
 from fedbnn_core.arrays import Array, Arrays
@@ -16,10 +16,10 @@ from fedbnn_core.binary.layer import BinaryOptions
 from fedbnn_core.binary.post_training import binarize_float_model
 from fedbnn_core.config import RunConfig
 from fedbnn_core.data.batches import ClientData
+from fedbnn_core.methods.template import PerClientBytes
 from fedbnn_core.networks import ModelSpec, build_model
+from fedbnn_core.networks.state import state_arrays
 from fedbnn_core.seeding import derive_seed
-from fedbnn_core.server.record import PerClientBytes
-from fedbnn_core.server.validation import update_norm
 from fedbnn_core.training.local import LocalTask, prefer_channels_last
 
 __all__ = [
@@ -28,8 +28,6 @@ __all__ = [
     "LazyStates",
     "Method",
     "RoundResult",
-    "load_arrays",
-    "state_arrays",
 ]
 
 
@@ -228,30 +226,3 @@ class FloatMethod(Method):
             "ptb": binarize_float_model(model, norm="l2", keep=keep),
             "ptb_l1": binarize_float_model(model, norm="l1", keep=keep),
         }
-
-
-def state_arrays(model: nn.Module) -> Arrays:
-    """Return the model's state dict as contiguous numpy copies."""
-    return {
-        name: np.array(tensor.detach().cpu().contiguous().numpy())
-        for name, tensor in model.state_dict().items()
-    }
-
-
-@torch.no_grad()
-def load_arrays(model: nn.Module, arrays: Mapping[str, Array]) -> None:
-    """Load a state into the model; keys and shapes must match exactly."""
-    targets = model.state_dict()
-    if targets.keys() != arrays.keys():
-        different = sorted(targets.keys() ^ arrays.keys())
-        raise ValueError(f"the state does not fit the model: {different[:5]}")
-    for name, target in targets.items():
-        # One array at a time, so that no second copy of the state is held. np.array
-        # copies: arrays from a message are read-only and torch would warn.
-        source = torch.from_numpy(np.array(arrays[name]))
-        if source.shape != target.shape:
-            raise ValueError(
-                f"{name} must have shape {tuple(target.shape)}, "
-                f"got {tuple(source.shape)}"
-            )
-        target.copy_(source)

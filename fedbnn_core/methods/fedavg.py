@@ -7,13 +7,8 @@ from torch import nn
 from fedbnn_core.aggregation.mean import ReplyArrays, normalised_weights
 from fedbnn_core.arrays import Arrays
 from fedbnn_core.data.batches import ClientData
-from fedbnn_core.methods.base import (
-    ClientUpdate,
-    FloatMethod,
-    RoundResult,
-    load_arrays,
-    state_arrays,
-)
+from fedbnn_core.methods.base import ClientUpdate, FloatMethod, RoundResult
+from fedbnn_core.networks.state import load_arrays, state_arrays
 from fedbnn_core.training.local import LocalTask, train_locally
 
 __all__ = ["METHOD", "FedAvg"]

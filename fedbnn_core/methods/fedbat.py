@@ -12,6 +12,7 @@ import numpy as np
 from torch import nn
 
 from fedbnn_core.aggregation.mean import ReplyArrays, normalised_weights
+from fedbnn_core.aggregation.norms import update_norm
 from fedbnn_core.arrays import Arrays
 from fedbnn_core.data.batches import ClientData, batch_sizes
 from fedbnn_core.errors import ReplyError
@@ -20,9 +21,8 @@ from fedbnn_core.methods.base import (
     FloatMethod,
     RoundResult,
 )
+from fedbnn_core.methods.template import PerClientBytes
 from fedbnn_core.seeding import derive_seed
-from fedbnn_core.server.record import PerClientBytes
-from fedbnn_core.server.validation import update_norm
 from fedbnn_core.training.local import LocalTask, train_locally
 from fedbnn_core.training.sign_update import (
     MAX_STEP_SIZE,

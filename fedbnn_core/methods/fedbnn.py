@@ -25,14 +25,8 @@ from fedbnn_core.binary.layer import (
 from fedbnn_core.binary.mixing import Sharpness, standardize_in_place
 from fedbnn_core.binary.rotation import Rotation, rotate
 from fedbnn_core.data.batches import ClientData
-from fedbnn_core.methods.base import (
-    ClientUpdate,
-    LazyStates,
-    Method,
-    RoundResult,
-    load_arrays,
-    state_arrays,
-)
+from fedbnn_core.methods.base import ClientUpdate, LazyStates, Method, RoundResult
+from fedbnn_core.networks.state import load_arrays, state_arrays
 from fedbnn_core.training.local import LocalTask, train_locally
 
 __all__ = ["METHOD", "FedBNN", "mix"]

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from fedbnn_core.aggregation.mean import ReplyArrays, normalised_weights
+from fedbnn_core.aggregation.norms import update_norm
 from fedbnn_core.arrays import Arrays
 from fedbnn_core.data.batches import ClientData
 from fedbnn_core.methods.base import (
@@ -22,9 +23,8 @@ from fedbnn_core.methods.base import (
     FloatMethod,
     RoundResult,
 )
+from fedbnn_core.methods.template import PerClientBytes
 from fedbnn_core.seeding import derive_seed
-from fedbnn_core.server.record import PerClientBytes
-from fedbnn_core.server.validation import update_norm
 from fedbnn_core.training.kronecker_update import (
     Blocks,
     KroneckerUpdate,

@@ -13,8 +13,9 @@ import torch
 
 from fedbnn_core.arrays import Arrays
 from fedbnn_core.data import Dataset, split_test
-from fedbnn_core.methods.base import Method, load_arrays
+from fedbnn_core.methods.base import Method
 from fedbnn_core.networks.complexity import model_sizes
+from fedbnn_core.networks.state import load_arrays
 from fedbnn_core.server.packed_scoring import evaluate_packed
 from fedbnn_core.server.scoring import Evaluation, HeldOut, evaluate
 

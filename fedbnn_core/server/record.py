@@ -4,18 +4,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from fedbnn_core.methods.template import PerClientBytes
 from fedbnn_core.server.reply_store import StoredReply
 from fedbnn_core.server.validation import JudgedReply
 
-__all__ = ["PerClientBytes", "RoundTraffic", "layer_figures", "weighted_mean"]
-
-
-@dataclass(frozen=True)
-class PerClientBytes:
-    """What one client receives and sends in a round."""
-
-    up: int
-    down: int
+__all__ = ["RoundTraffic", "layer_figures", "weighted_mean"]
 
 
 @dataclass

@@ -26,6 +26,7 @@ from fedbnn_core.runs.directory import RunDirectory
 from fedbnn_core.server.checkpoint import CheckpointFolder
 from fedbnn_core.server.evaluation import BestModel, RunEvaluation
 from fedbnn_core.server.opening import changes_since, refuse_unclippable
+from fedbnn_core.server.privacy import create_accountant
 from fedbnn_core.server.quarantine import Quarantine
 from fedbnn_core.server.record import RoundTraffic, layer_figures, weighted_mean
 from fedbnn_core.server.reply_store import (
@@ -36,8 +37,7 @@ from fedbnn_core.server.reply_store import (
 from fedbnn_core.server.sampling import sample_clients
 from fedbnn_core.server.state import RunState, state_hash
 from fedbnn_core.server.validation import ReplyRules
-from fedbnn_core.training.local import choose_device
-from fedbnn_core.training.privacy import create_accountant
+from fedbnn_core.training.device import choose_device
 
 __all__ = ["ServerRun", "stored_config"]
 

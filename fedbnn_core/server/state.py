@@ -15,8 +15,8 @@ from fedbnn_core.methods.base import Method
 from fedbnn_core.runs.directory import RunDirectory
 from fedbnn_core.server.checkpoint import Checkpoint
 from fedbnn_core.server.evaluation import BestModel
+from fedbnn_core.server.privacy import ClientAccountant
 from fedbnn_core.server.quarantine import Quarantine
-from fedbnn_core.training.privacy import ClientAccountant
 
 __all__ = ["RunState", "state_hash"]
 

@@ -11,8 +11,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from fedbnn_core.aggregation.norms import update_norm
 from fedbnn_core.arrays import Array, Arrays
 from fedbnn_core.errors import ReplyError
+from fedbnn_core.messages import LAYER_METRICS, ReplyMetrics
 from fedbnn_core.server.reply_store import StoredReply
 
 __all__ = [
@@ -22,13 +24,16 @@ __all__ = [
     "check_reply",
     "decode_array",
     "judge",
-    "update_norm",
 ]
 
 _MAX_NPY_HEADER_BYTES = 1024
 _MAX_LAYERS = 10_000
-_SCALARS = {"num-examples", "partition-id", "round", "loss"}
-_LAYER_FIGURES = {"alpha", "beta", "lambda", "cos-phi"}
+_SCALARS = {
+    ReplyMetrics.NUM_EXAMPLES,
+    ReplyMetrics.PARTITION_ID,
+    ReplyMetrics.ROUND,
+    ReplyMetrics.LOSS,
+}
 _MAX_EXACT_INTEGER = 2**53
 _VARIANCE_SUFFIX = "running_var"
 
@@ -105,7 +110,7 @@ def judge(
         _check_size(rules, raw)
         arrays = _decode("arrays", rules.arrays, raw.arrays)
         rotations = _decode("rotations", rules.rotations, raw.rotations)
-        num_examples = raw.metrics.get("num-examples")
+        num_examples = raw.metrics.get(ReplyMetrics.NUM_EXAMPLES)
         norm = check_reply(rules, arrays, rotations, num_examples, broadcast)
     except ReplyError:
         raise
@@ -120,19 +125,19 @@ def _check_metrics(
     metrics: Mapping[str, object], round_index: int, partition_id: int
 ) -> tuple[float | None, dict[str, list[float]]]:
     """Return the loss and the per-layer figures."""
-    unknown = metrics.keys() - _SCALARS - _LAYER_FIGURES
+    unknown = metrics.keys() - _SCALARS - set(LAYER_METRICS)
     if unknown:
         raise ReplyError(
             f"it holds {len(unknown)} unknown metrics, such as {min(unknown)!r:.80}"
         )
-    answered = metrics.get("round")
+    answered = metrics.get(ReplyMetrics.ROUND)
     if type(answered) is not int or answered != round_index:
         raise ReplyError(f"it answers round {answered!r}, expected {round_index}")
-    sender = metrics.get("partition-id")
+    sender = metrics.get(ReplyMetrics.PARTITION_ID)
     if type(sender) is not int or sender != partition_id:
         raise ReplyError(f"it comes from partition {sender!r}, expected {partition_id}")
     figures: dict[str, list[float]] = {}
-    for name in sorted(metrics.keys() & _LAYER_FIGURES):
+    for name in sorted(metrics.keys() & set(LAYER_METRICS)):
         values = metrics[name]
         if not isinstance(values, list) or len(values) > _MAX_LAYERS:
             raise ReplyError(
@@ -140,8 +145,8 @@ def _check_metrics(
                 f"got {values!r:.80}"
             )
         figures[name] = [_finite_number(name, value) for value in values]
-    loss = metrics.get("loss")
-    return None if loss is None else _finite_number("loss", loss), figures
+    loss = metrics.get(ReplyMetrics.LOSS)
+    return None if loss is None else _finite_number(ReplyMetrics.LOSS, loss), figures
 
 
 def _finite_number(name: str, value: object) -> float:
@@ -232,29 +237,6 @@ def check_reply(
             f"the norm of its update is {norm:.4g}, allowed {rules.max_update_norm:g}"
         )
     return norm
-
-
-def update_norm(arrays: Mapping[str, Array], broadcast: Mapping[str, Array]) -> float:
-    """Return the L2 norm of (arrays - broadcast) over the float arrays.
-
-    An array that the broadcast lacks counts as an update of zero.
-    """
-    total = 0.0
-    for name, array in arrays.items():
-        if array.dtype.kind != "f":
-            continue
-        before = broadcast.get(name)
-        with np.errstate(over="ignore", invalid="ignore"):
-            delta = np.asarray(np.subtract(array, 0.0 if before is None else before))
-            # numpy's pairwise sum, unlike BLAS, is the same with any number of threads.
-            squares = float(np.square(delta, out=delta).sum(dtype=np.float64))
-            if not np.isfinite(squares):
-                # float32 overflowed: once more in float64.
-                wide = array.astype(np.float64)
-                wide -= 0.0 if before is None else before
-                squares = float(np.square(wide, out=wide).sum())
-        total += squares
-    return math.sqrt(total) if total >= 0 else math.inf
 
 
 def _orthogonality_error(matrix: Array) -> float:

@@ -10,7 +10,7 @@ from torch import nn
 from fedbnn_core.data.batches import ClientData
 from fedbnn_core.seeding import derive_seed
 
-__all__ = ["LocalTask", "choose_device", "prefer_channels_last", "train_locally"]
+__all__ = ["LocalTask", "prefer_channels_last", "train_locally"]
 
 
 @dataclass(frozen=True)
@@ -83,17 +83,6 @@ def train_locally(
                 after_step(steps)
         mean_loss = float(total) / count if count else 0.0
     return mean_loss
-
-
-def choose_device(name: str) -> torch.device:
-    """Return the device for "auto" (the first accelerator, else the CPU) or a name."""
-    if name != "auto":
-        return torch.device(name)
-    if torch.accelerator.is_available():
-        accelerator = torch.accelerator.current_accelerator()
-        if accelerator is not None:
-            return accelerator
-    return torch.device("cpu")
 
 
 def prefer_channels_last(model: nn.Module) -> nn.Module:

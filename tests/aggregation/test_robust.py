@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from fedbnn_core.aggregation.norms import update_norm
 from fedbnn_core.aggregation.robust import (
     clip_replies,
     combination_rule,
@@ -13,7 +14,6 @@ from fedbnn_core.aggregation.robust import (
 from fedbnn_core.config import RunConfig
 from fedbnn_core.methods import create_method
 from fedbnn_core.server.reply_store import StoredReply
-from fedbnn_core.server.validation import update_norm
 from tests.methods.test_fedbnn import random_replies, rot, std
 
 SIZES = [1, 7, 1 << 16, (1 << 16) + 3]

@@ -5,6 +5,7 @@ import torch
 
 from client_app.local_round import LocalRound
 from fedbnn_core.config import RunConfig
+from fedbnn_core.messages import TrainOrder
 from fedbnn_core.methods import create_method
 from fedbnn_core.server.run import load_run_dataset
 
@@ -21,7 +22,7 @@ def test_a_device_chooses_its_threads_and_a_simulation_the_runs(node, threads):
         LocalRound(
             config.to_mapping(),
             {"partition-id": 0, "num-partitions": 2, **node},
-            {"round": 0, "num-rounds": 1, "partition-file": ""},
+            TrainOrder(0, 1, partition_file=""),
             method.initial_broadcast(),
         )
         assert torch.get_num_threads() == threads

@@ -8,6 +8,7 @@ import pytest
 
 from client_app.local_round import run_local_round
 from fedbnn_core.config import RunConfig
+from fedbnn_core.messages import TrainOrder
 from fedbnn_core.methods import create_method
 from tests.deploy.site import QUICK
 
@@ -86,7 +87,7 @@ def test_weights_travel_over_grpc_on_the_fleet_port(site):
     broadcast = create_method(config, (1, 28, 28), 10).initial_broadcast()
     assert share_found(largest(broadcast), down) > 0.9
     # The same round, trained here: what the device must have sent, bit for bit.
-    order = {"round": 0, "num-rounds": 1, "partition-file": "", "num-partitions": 1}
+    order = TrainOrder(0, 1, partition_file="", num_partitions=1)
     node = {"partition-id": 0}
     update, _ = run_local_round(config.to_mapping(), node, order, broadcast)
     assert share_found(largest(update.arrays), up) > 0.9

@@ -86,11 +86,11 @@ def test_a_private_run_learns_no_number_of_images(tmp_path):
     enough = photos(tmp_path / "enough", ["cat", "owl"], count=10)
     for private, count in ((False, 16), (True, 1)):
         task = replace(TASK, private=private).to_json()
-        assert describe_own_data(str(enough), task) == {"own-examples": count}
-        answer = describe_own_data(str(few), task)
-        assert answer["own-examples"] == 0
-        assert ("3 training images" in answer["problem"]) is not private
-        assert private is not any(c.isdigit() for c in answer["problem"])
+        assert describe_own_data(str(enough), task) == (count, "")
+        examples, problem = describe_own_data(str(few), task)
+        assert examples == 0
+        assert ("3 training images" in problem) is not private
+        assert private is not any(c.isdigit() for c in problem)
 
 
 def test_an_archive_of_another_size_is_refused(tmp_path):

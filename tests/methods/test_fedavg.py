@@ -6,8 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from fedbnn_core.methods.base import state_arrays
 from fedbnn_core.networks import build_model
+from fedbnn_core.networks.state import state_arrays
 from fedbnn_core.seeding import derive_seed
 from fedbnn_core.training.local import prefer_channels_last
 from tests.methods.method_rounds import Reply, client_data, method, one_round, task

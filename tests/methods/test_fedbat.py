@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedbnn_core.errors import ReplyError
-from fedbnn_core.methods.base import load_arrays, state_arrays
+from fedbnn_core.networks.state import load_arrays, state_arrays
 from fedbnn_core.server.validation import ReplyRules, check_reply
 from fedbnn_core.training.sign_update import BinaryUpdate
 from fedbnn_core.training.weight_update import attached_updates

@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from fedbnn_core.methods.base import load_arrays
+from fedbnn_core.networks.state import load_arrays
 from fedbnn_core.training.kronecker_update import KroneckerUpdate
 from fedbnn_core.training.weight_update import attached_updates
 from tests.methods.method_rounds import client_data, method, one_round, task

@@ -28,10 +28,12 @@ def test_unusable_output_folder_is_named(tmp_path):
 
 def test_progress_that_cannot_be_written_stops_nothing(tmp_path):
     directory = RunDirectory(tmp_path)
-    directory.write_progress(round_number=1, clients=4, done=2, rejected=0)
-    (tmp_path / "progress.json.tmp").mkdir()
+    (tmp_path / "progress.json").mkdir()  # No file can take its place.
     directory.write_progress(round_number=1, clients=4, done=3, rejected=0)
-    assert json.loads((tmp_path / "progress.json").read_text())["done"] == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["progress.json"]
+    (tmp_path / "progress.json").rmdir()
+    directory.write_progress(round_number=1, clients=4, done=4, rejected=0)
+    assert json.loads((tmp_path / "progress.json").read_text())["done"] == 4
 
 
 def test_only_a_run_can_be_opened(tmp_path):

@@ -16,8 +16,8 @@ from fedbnn_core.cli.run import _export
 from fedbnn_core.config import RunConfig
 from fedbnn_core.data.batches import normalise
 from fedbnn_core.errors import ConfigError, FedBNNError, RunError
-from fedbnn_core.methods.base import state_arrays
 from fedbnn_core.networks import ModelSpec, build_model
+from fedbnn_core.networks.state import state_arrays
 from fedbnn_core.packed import PackedModel
 from fedbnn_core.runs.directory import RunDirectory
 from fedbnn_core.runs.model import load_run_model

@@ -2,12 +2,8 @@
 
 import numpy as np
 
-from fedbnn_core.server.record import (
-    PerClientBytes,
-    RoundTraffic,
-    layer_figures,
-    weighted_mean,
-)
+from fedbnn_core.methods.template import PerClientBytes
+from fedbnn_core.server.record import RoundTraffic, layer_figures, weighted_mean
 from fedbnn_core.server.reply_store import StoredReply
 from fedbnn_core.server.validation import JudgedReply
 

@@ -11,9 +11,9 @@ from fedbnn_core.errors import ConfigError, RunError
 from fedbnn_core.runs.dataset import load_run_dataset
 from fedbnn_core.server import run as server_run
 from fedbnn_core.server.evaluation import BestModel
+from fedbnn_core.server.privacy import ClientAccountant
 from fedbnn_core.server.record import RoundTraffic
 from fedbnn_core.server.run import ServerRun, stored_config
-from fedbnn_core.training.privacy import ClientAccountant
 from tests.tiny_run import CLIENTS, TinyFederation, tiny_config, write_data
 
 

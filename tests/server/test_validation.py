@@ -7,6 +7,7 @@ import re
 import numpy as np
 import pytest
 
+from fedbnn_core.aggregation.norms import update_norm
 from fedbnn_core.errors import ReplyError
 from fedbnn_core.server.validation import (
     RawReply,
@@ -14,7 +15,6 @@ from fedbnn_core.server.validation import (
     check_reply,
     decode_array,
     judge,
-    update_norm,
 )
 
 ROUND, CLIENT = 7, 3

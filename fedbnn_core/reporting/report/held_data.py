@@ -155,7 +155,7 @@ def _best_logits(
     from fedbnn_core.config import RunConfig
     from fedbnn_core.data.batches import normalise
     from fedbnn_core.methods import create_method
-    from fedbnn_core.methods.base import load_arrays
+    from fedbnn_core.networks.state import load_arrays
 
     config = RunConfig.from_mapping(description["config"], complete=False)
     method = create_method(config, dataset.input_shape, dataset.num_classes)

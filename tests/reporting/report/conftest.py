@@ -8,6 +8,7 @@ import pytest
 
 from client_app.local_round import run_local_round
 from fedbnn_core.config import RunConfig
+from fedbnn_core.messages import TrainOrder
 from fedbnn_core.server.record import RoundTraffic
 from fedbnn_core.server.reply_store import ReplyStore, StoredReply
 from fedbnn_core.server.run import ServerRun
@@ -43,11 +44,7 @@ def real_run(tmp_path_factory):
                 update, count = run_local_round(
                     config.to_mapping(),
                     {"partition-id": partition, "num-partitions": 12},
-                    {
-                        "round": number,
-                        "num-rounds": ROUNDS,
-                        "partition-file": str(run.partition_file),
-                    },
+                    TrainOrder(number, ROUNDS, str(run.partition_file)),
                     run.broadcast,
                 )
                 traffic.losses[partition] = update.loss

@@ -5,12 +5,12 @@ import sys
 
 import pytest
 
-from fedbnn_core.training.allocator import keep_freed_memory
+from fedbnn_core.training.device import keep_freed_memory
 
 CHILD = """
 import resource, sys
 if sys.argv[1] == "keep":
-    from fedbnn_core.training.allocator import keep_freed_memory
+    from fedbnn_core.training.device import keep_freed_memory
     keep_freed_memory()
 import ctypes
 libc = ctypes.CDLL(None)
