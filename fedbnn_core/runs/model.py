@@ -10,7 +10,7 @@ from fedbnn_core.errors import ConfigError
 from fedbnn_core.export.pack import pack, write_packed
 from fedbnn_core.methods import create_method
 from fedbnn_core.methods.base import load_arrays
-from fedbnn_core.packed.format import encode
+from fedbnn_core.packed.encode import encode
 from fedbnn_core.runs.directory import RunDirectory
 
 __all__ = ["MODELS", "export_run", "load_run_model", "pack_run"]

@@ -119,7 +119,7 @@ def packed_bytes(model: str, input_shape: tuple[int, int, int]) -> bytes:
     from fedbnn_core.binary.layer import deployed
     from fedbnn_core.export.pack import pack
     from fedbnn_core.networks import ModelSpec, build_model
-    from fedbnn_core.packed.format import encode
+    from fedbnn_core.packed.encode import encode
 
     network = deployed(build_model(ModelSpec(model, input_shape, CLASSES), seed=0))
     names = [f"class {label}" for label in range(CLASSES)]
@@ -146,7 +146,7 @@ def contenders(
     packed = PackedModel(packed_bytes(model, shape), kernel=kernel, threads=threads)
     channels_last = np.ascontiguousarray(images.transpose(0, 2, 3, 1))
     runners: dict[str, Runner] = {
-        "packed": lambda: packed.logits(channels_last, layout="NHWC")
+        "packed": lambda: packed.logits(channels_last, layout="NHWC", normalized=True)
     }
     runners |= _torch_runners(model, shape, images, threads)
     runners |= _onnx_runners(model, shape, images, threads)

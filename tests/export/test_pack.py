@@ -21,7 +21,7 @@ from fedbnn_core.errors import ConfigError, DataError
 from fedbnn_core.export.pack import export_packed, pack
 from fedbnn_core.networks import ModelSpec, build_model
 from fedbnn_core.packed import PackedModel, available_kernels
-from fedbnn_core.packed.format import encode
+from fedbnn_core.packed.encode import encode
 
 CLASSES = 10
 NETWORKS = [
