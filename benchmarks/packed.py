@@ -17,8 +17,9 @@ from fedbnn_core.packed import PackedModel, available_kernels
 from fedbnn_core.packed.builder import GraphBuilder
 from fedbnn_core.packed.encode import encode
 from fedbnn_core.packed.graph import Graph, Kind
-from fedbnn_core.speed.comparison import Comparison, best_times, clock_hz, compare
+from fedbnn_core.speed.comparison import Comparison, compare
 from fedbnn_core.speed.memory import peak_memory
+from fedbnn_core.speed.timing import best_times, clock_hz
 
 RESULTS = Path(__file__).parent / "results"
 MODELS = ("cnn4", "resnet10", "resnet18", "convnext-tiny")
