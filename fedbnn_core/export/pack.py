@@ -9,7 +9,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from fedbnn_core.binary.layer import RotatedBinaryConv2d, binary_layers
+from fedbnn_core.binary.layer import RotatedBinaryConv2d
+from fedbnn_core.binary.model import binary_layers
 from fedbnn_core.errors import ConfigError
 from fedbnn_core.files import write_durably
 from fedbnn_core.networks.cnn4 import CNN4

@@ -11,7 +11,7 @@ from torch import nn
 from fedbnn_core.aggregation.mean import Array, Arrays, ReplyArrays
 from fedbnn_core.aggregation.robust import combination_rule
 from fedbnn_core.aggregation.threads import map_in_threads
-from fedbnn_core.binary.layer import BinaryOptions
+from fedbnn_core.binary.options import BinaryOptions
 from fedbnn_core.binary.post_training import binarize_float_model
 from fedbnn_core.config import RunConfig
 from fedbnn_core.data.batches import ClientData

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from torch import nn
 
-from fedbnn_core.binary.layer import begin_round
+from fedbnn_core.binary.model import begin_round
 from fedbnn_core.config import RunConfig
 from fedbnn_core.errors import ConfigError
 from fedbnn_core.export.pack import pack, write_packed

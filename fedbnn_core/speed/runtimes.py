@@ -29,7 +29,7 @@ Images = npt.NDArray[np.float32]
 
 def packed_bytes(model: str, input_shape: tuple[int, int, int]) -> bytes:
     """Return an untrained packed network; its speed is that of a trained one."""
-    from fedbnn_core.binary.layer import deployed
+    from fedbnn_core.binary.model import deployed
     from fedbnn_core.export.pack import pack
     from fedbnn_core.networks import ModelSpec, build_model
     from fedbnn_core.packed.encode import encode

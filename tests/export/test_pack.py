@@ -7,14 +7,9 @@ import pytest
 import torch
 from torch import nn
 
-from fedbnn_core.binary.layer import (
-    BinaryOptions,
-    begin_epoch,
-    begin_round,
-    binary_layers,
-    deployed,
-)
-from fedbnn_core.binary.mixing import Sharpness
+from fedbnn_core.binary.model import begin_epoch, begin_round, binary_layers, deployed
+from fedbnn_core.binary.options import BinaryOptions
+from fedbnn_core.binary.surrogate import Sharpness
 from fedbnn_core.data import load_dataset
 from fedbnn_core.data.batches import normalise
 from fedbnn_core.errors import ConfigError, DataError
