@@ -12,7 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from fedbnn_core.aggregation.mean import Arrays, mean_array, normalised_weights
+from fedbnn_core.aggregation.mean import mean_array, normalised_weights
+from fedbnn_core.arrays import Arrays
 from fedbnn_core.config import RunConfig
 from fedbnn_core.methods import create_method
 from fedbnn_core.server.reply_store import StoredReply

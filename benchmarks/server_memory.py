@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.aggregation import anonymous_bytes
-from fedbnn_core.aggregation.mean import Array
+from fedbnn_core.arrays import Array
 from fedbnn_core.config import RunConfig
 from fedbnn_core.server.record import RoundTraffic
 from fedbnn_core.server.reply_store import ReplyStore

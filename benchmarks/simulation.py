@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 from client_app.local_round import run_local_round
-from fedbnn_core.aggregation.mean import Arrays
+from fedbnn_core.arrays import Arrays
 from fedbnn_core.config import RunConfig
 from fedbnn_core.flower import run_simulation
 from fedbnn_core.flower.processes import marked_processes

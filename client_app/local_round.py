@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from fedbnn_core.aggregation.mean import Arrays
+from fedbnn_core.arrays import Arrays
 from fedbnn_core.config import RunConfig, Value
 from fedbnn_core.data import Dataset, load_client_partition
 from fedbnn_core.data.batches import ClientData

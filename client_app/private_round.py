@@ -11,7 +11,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
 from flwr.clientapp.mod import LocalDpMod
 
-from fedbnn_core.aggregation.mean import Arrays
+from fedbnn_core.arrays import Arrays
 from fedbnn_core.config import RunConfig
 from fedbnn_core.errors import RunError
 from fedbnn_core.training.privacy import mechanism_epsilon, publishable

@@ -1,4 +1,4 @@
-"""Write files that are whole or absent, and say what to do when a disk is full."""
+"""Write files that are whole or absent, lock them, and say when a disk is full."""
 
 import errno
 import os
@@ -8,20 +8,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import numpy as np
-
-from fedbnn_core.aggregation.mean import Array, Arrays
 from fedbnn_core.errors import RunError
 
 __all__ = [
     "append_durably",
     "disk_errors",
-    "from_safetensors",
+    "lock_open_file",
+    "locked",
     "make_folder_durably",
     "remove_leftovers",
+    "replace_file",
     "require_space",
-    "to_safetensors",
     "write_durably",
+    "write_private",
 ]
 
 _TEMPORARY_SUFFIX = ".tmp"
@@ -44,8 +43,55 @@ def disk_errors(path: Path, *, then: str = _RESUME) -> Iterator[None]:
         ) from error
 
 
+def replace_file(
+    path: Path, content: bytes, *, mode: int = 0o644, durable: bool = True
+) -> None:
+    """Replace a file in one step: a reader sees the old content or the whole new one.
+
+    Parameters
+    ----------
+    path, content : the file; its folder must be there.
+    mode : who may read it. Until the file is complete only its owner may.
+    durable : whether it must survive a crash right after the return.
+
+    Raises
+    ------
+    OSError
+        It cannot be written; the old file is still there.
+    """
+    # mkstemp makes the file with mode 0600: nobody else can open it meanwhile.
+    handle, temporary = tempfile.mkstemp(
+        dir=path.parent, prefix=f".{path.name}.", suffix=_TEMPORARY_SUFFIX
+    )
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
+        Path(temporary).chmod(mode)
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    if durable:
+        _sync_folder(path.parent)
+
+
+def write_private(path: Path, content: bytes) -> None:
+    """Write a file that only its owner may read, and its folder, with `replace_file`.
+
+    Raises
+    ------
+    OSError
+        It cannot be written; the old file is still there.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(path, content, mode=0o600)
+
+
 def write_durably(path: Path, content: bytes, *, then: str = _RESUME) -> None:
-    """Replace a file in one step; it survives a crash right after the return.
+    """Replace a file of a run with `replace_file`, durably.
 
     Parameters
     ----------
@@ -58,18 +104,7 @@ def write_durably(path: Path, content: bytes, *, then: str = _RESUME) -> None:
         The disk is full or the folder cannot be written; the old file is still there.
     """
     with disk_errors(path, then=then):
-        handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=_TEMPORARY_SUFFIX)
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            Path(temporary).chmod(0o644)
-            Path(temporary).replace(path)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
-        _sync_folder(path.parent)
+        replace_file(path, content)
 
 
 def append_durably(path: Path, content: bytes) -> None:
@@ -120,6 +155,41 @@ def remove_leftovers(folder: Path) -> None:
         path.unlink(missing_ok=True)
 
 
+@contextmanager
+def locked(path: Path, *, wait: bool = True) -> Iterator[None]:
+    """Hold an exclusive lock between processes.
+
+    Parameters
+    ----------
+    path : a folder, or a file that is made if it is not there.
+    wait : whether to wait for the lock, see `lock_open_file`.
+    """
+    flags = os.O_RDONLY if path.is_dir() else os.O_RDWR | os.O_CREAT
+    handle = os.open(path, flags, 0o666)
+    try:
+        lock_open_file(handle, wait=wait)
+        yield
+    finally:
+        os.close(handle)
+
+
+def lock_open_file(handle: int, *, wait: bool) -> None:
+    """Lock a file until its handle is closed, at the latest when the process ends.
+
+    Without ``fcntl`` (Windows) nothing is locked.
+
+    Raises
+    ------
+    OSError
+        Another one holds the lock, and ``wait`` is False.
+    """
+    try:
+        import fcntl
+    except ImportError:
+        return
+    fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+
+
 def require_space(folder: Path, size_bytes: int) -> None:
     """Raise `RunError` unless the folder's disk has that much room."""
     free = shutil.disk_usage(folder).free
@@ -129,27 +199,3 @@ def require_space(folder: Path, size_bytes: int) -> None:
             f"{free / 1e6:.1f} MB are free; free some space, keep fewer checkpoints "
             "(keep-checkpoints) or choose another output-dir"
         )
-
-
-def to_safetensors(arrays: Arrays, metadata: dict[str, str] | None = None) -> bytes:
-    """Return arrays as a safetensors file: plain data, no code, never pickle."""
-    from safetensors.numpy import save
-
-    return save({k: _contiguous(v) for k, v in arrays.items()}, metadata=metadata)
-
-
-def _contiguous(array: Array) -> Array:
-    # ascontiguousarray turns scalars into vectors of one; keep their shape.
-    return np.ascontiguousarray(array).reshape(array.shape)
-
-
-def from_safetensors(content: bytes, *, path: Path) -> Arrays:
-    """Read a safetensors file; raise `RunError` naming the path if it is none."""
-    from safetensors import SafetensorError
-    from safetensors.numpy import load
-
-    try:
-        arrays: Arrays = load(content)
-    except (SafetensorError, ValueError, KeyError) as error:
-        raise RunError(f"{path} is no valid safetensors file: {error}") from error
-    return arrays

@@ -19,8 +19,8 @@ from flwr.common.logger import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
-from fedbnn_core.aggregation.mean import Arrays
 from fedbnn_core.aggregation.robust import planned_cut
+from fedbnn_core.arrays import Arrays
 from fedbnn_core.errors import ReplyError
 from fedbnn_core.runs.log import DIRECTORY_PREFIX, one_line
 from fedbnn_core.runs.progress import RECENT_ROUNDS

@@ -10,19 +10,15 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
+
+from fedbnn_core.arrays import Array
 
 __all__ = [
-    "Array",
-    "Arrays",
     "ReplyArrays",
     "Rule",
     "mean_array",
     "normalised_weights",
 ]
-
-Array = NDArray[Any]
-Arrays = dict[str, Array]
 
 Rule = Callable[[Iterable[Array], Sequence[float]], Array]
 """Makes one array of the same array of every reply and the weights p_k."""

@@ -14,7 +14,8 @@ from functools import partial
 
 import numpy as np
 
-from fedbnn_core.aggregation.mean import Array, ReplyArrays, Rule, mean_array
+from fedbnn_core.aggregation.mean import ReplyArrays, Rule, mean_array
+from fedbnn_core.arrays import Array
 from fedbnn_core.config import RunConfig
 from fedbnn_core.server.reply_store import StoredReply
 

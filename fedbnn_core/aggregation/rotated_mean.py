@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from fedbnn_core.aggregation.mean import Array
+from fedbnn_core.arrays import Array
 from fedbnn_core.binary.mixing import standardize_in_place
 from fedbnn_core.binary.rotation import Rotation
 

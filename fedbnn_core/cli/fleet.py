@@ -254,10 +254,10 @@ def _print_bundle(fleet: "Fleet", device: str) -> None:
 
 def _copy_bundle(fleet: "Fleet", device: str, path: Path) -> Path:
     """Write a copy of a device's bundle, readable by its owner only."""
-    from fedbnn_core.fleet.files import replace_file
+    from fedbnn_core.files import write_private
 
     try:
-        replace_file(path, fleet.bundle(device).read_bytes())
+        write_private(path, fleet.bundle(device).read_bytes())
     except OSError as error:
         raise FleetError(
             f"cannot write {path}: {error.strerror}; {device} is in the fleet, and "

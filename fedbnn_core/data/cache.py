@@ -16,8 +16,7 @@ import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedbnn_core.data.dataset import Images, Labels
+from fedbnn_core.files import locked
 
 __all__ = [
     "Allocate",
@@ -117,7 +117,8 @@ def decode_once(
     try:
         if not (entry / "meta.json").is_file():
             folder.mkdir(parents=True, exist_ok=True)
-            with _locked(folder / f"{label}-{origin}.lock"):
+            # The lock only saves work: entries appear by one atomic rename.
+            with locked(folder / f"{label}-{origin}.lock"):
                 if not (entry / "meta.json").is_file():
                     _write_entry(entry, read, mode=0o700 if private else 0o755)
                     _drop_outdated(entry, f"{label}-{origin}-*")
@@ -142,22 +143,6 @@ def _digest(parts: Sequence[str], size: int) -> str:
 def _fingerprint(file: Path) -> str:
     status = file.stat()
     return f"{status.st_size} {status.st_mtime_ns}"
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Hold an exclusive lock between processes; without fcntl, hold nothing.
-
-    The lock only saves work: entries appear by one atomic rename in any case.
-    """
-    try:
-        import fcntl
-    except ImportError:
-        yield
-        return
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def _write_entry(

@@ -1,7 +1,6 @@
 """A partition as a file: which samples each client holds, in one .npz."""
 
-import os
-import tempfile
+import io
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -11,6 +10,7 @@ import numpy as np
 from fedbnn_core.data.archive import open_npz
 from fedbnn_core.data.dataset import Labels
 from fedbnn_core.errors import DataError
+from fedbnn_core.files import replace_file
 
 __all__ = ["load_client_partition", "load_partition", "save_partition"]
 
@@ -28,14 +28,9 @@ def save_partition(path: Path, partition: Sequence[Labels]) -> None:
     offsets = np.cumsum([0, *(len(part) for part in partition)], dtype=np.int64)
     indices = np.concatenate([np.empty(0, dtype=np.int64), *partition])
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            np.savez(file, indices=indices, offsets=offsets)
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    content = io.BytesIO()
+    np.savez(content, indices=indices, offsets=offsets)
+    replace_file(path, content.getvalue(), durable=False)
 
 
 def load_partition(path: Path) -> list[Labels]:

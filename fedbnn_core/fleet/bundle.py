@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from fedbnn_core.errors import FleetError
-from fedbnn_core.fleet.files import replace_file
+from fedbnn_core.files import write_private
 
 __all__ = ["Bundle", "read_bundle", "write_bundle"]
 
@@ -31,7 +31,7 @@ class Bundle:
 def write_bundle(path: Path, bundle: Bundle) -> None:
     """Write the bundle, readable by its owner only."""
     content = {"fedbnn-bundle": _FORMAT, **asdict(bundle)}
-    replace_file(path, (json.dumps(content, indent=2) + "\n").encode())
+    write_private(path, (json.dumps(content, indent=2) + "\n").encode())
 
 
 def read_bundle(path: Path) -> Bundle:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from fedbnn_core.errors import FormatError
-from fedbnn_core.fleet.files import replace_file
+from fedbnn_core.files import replace_file
 
 __all__ = ["MODEL_NAME", "PREVIOUS_NAME", "store_model"]
 
@@ -52,12 +52,13 @@ def store_model(
     from fedbnn_core.packed import PackedModel
 
     PackedModel(content)  # Raises FormatError unless it can be run here.
+    folder.mkdir(parents=True, exist_ok=True)
     path = folder / MODEL_NAME
     if path.is_file():
         if path.read_bytes() == content:
             return path
-        replace_file(folder / PREVIOUS_NAME, path.read_bytes(), mode=0o644)
-    replace_file(path, content, mode=0o644)
+        replace_file(folder / PREVIOUS_NAME, path.read_bytes())
+    replace_file(path, content)
     text = json.dumps({**about, "sha256": sha256}, indent=2) + "\n"
-    replace_file(folder / "model.json", text.encode(), mode=0o644)
+    replace_file(folder / "model.json", text.encode())
     return path

@@ -8,7 +8,6 @@ FOLDER/fleet.json       address, devices and their public keys
 """
 
 import datetime
-import fcntl
 import json
 import os
 import re
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from fedbnn_core.errors import FleetError
+from fedbnn_core.files import locked, write_private
 from fedbnn_core.fleet.bundle import Bundle, write_bundle
 from fedbnn_core.fleet.credentials import (
     Pair,
@@ -30,7 +30,6 @@ from fedbnn_core.fleet.credentials import (
     make_server_certificate,
     names_of,
 )
-from fedbnn_core.fleet.files import replace_file
 
 __all__ = ["Device", "Fleet", "default_fleet_folder"]
 
@@ -104,10 +103,10 @@ class Fleet:
         authority = make_authority(days=AUTHORITY_DAYS)
         server = make_server_certificate(authority, hosts, days=days)
         fleet = cls(folder)
-        replace_file(fleet.ca_key, authority.private)
-        replace_file(fleet.ca_certificate, authority.public)
-        replace_file(fleet.server_key, server.private)
-        replace_file(fleet.server_certificate, server.public)
+        write_private(fleet.ca_key, authority.private)
+        write_private(fleet.ca_certificate, authority.public)
+        write_private(fleet.server_key, server.private)
+        write_private(fleet.server_certificate, server.public)
         fleet._write({"hosts": hosts, "port": port, "devices": []})
         return fleet
 
@@ -206,8 +205,8 @@ class Fleet:
             server = make_server_certificate(
                 Pair(key, self.ca_certificate.read_bytes()), content["hosts"], days=days
             )
-            replace_file(self.server_key, server.private)
-            replace_file(self.server_certificate, server.public)
+            write_private(self.server_key, server.private)
+            write_private(self.server_certificate, server.public)
 
     def devices(self) -> list[Device]:
         """Return the registered devices by partition id."""
@@ -297,8 +296,7 @@ class Fleet:
     @contextmanager
     def _changing(self) -> Iterator[dict[str, Any]]:
         """Yield the content for changes, one process at a time, and write it."""
-        with (self.folder / ".lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with locked(self.folder / ".lock"):
             content = self._read()
             yield content
             self._write(content)
@@ -322,7 +320,7 @@ class Fleet:
 
     def _write(self, content: dict[str, Any]) -> None:
         text = json.dumps({**content, "fedbnn-fleet": _FORMAT}, indent=2) + "\n"
-        replace_file(self.folder / "fleet.json", text.encode())
+        write_private(self.folder / "fleet.json", text.encode())
 
 
 def _now() -> str:

@@ -1,15 +1,13 @@
 """A bundle's key and certificate as files, there only while a SuperNode needs them."""
 
-import fcntl
-import os
 import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from fedbnn_core.files import locked, write_private
 from fedbnn_core.fleet.bundle import Bundle
-from fedbnn_core.fleet.files import replace_file
 
 __all__ = ["remove_old_keys", "unpacked"]
 
@@ -27,10 +25,9 @@ def unpacked(bundle: Bundle | None, state: Path) -> Iterator[Path | None]:
         return
     with tempfile.TemporaryDirectory(dir=state, prefix=_KEYS_PREFIX) as name:
         folder = Path(name)
-        with _opened(folder) as handle:
-            fcntl.flock(handle, fcntl.LOCK_EX)
-            replace_file(folder / "ca.crt", bundle.ca_certificate.encode())
-            replace_file(folder / "key", bundle.private_key.encode())
+        with locked(folder):
+            write_private(folder / "ca.crt", bundle.ca_certificate.encode())
+            write_private(folder / "key", bundle.private_key.encode())
             yield folder
 
 
@@ -38,15 +35,5 @@ def remove_old_keys(state: Path) -> None:
     """Remove keys that a killed device left; another one may share the folder."""
     for folder in state.glob(f"{_KEYS_PREFIX}*"):
         # Locked: in use. Gone: another device was first.
-        with suppress(OSError), _opened(folder) as handle:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with suppress(OSError), locked(folder, wait=False):
             shutil.rmtree(folder)
-
-
-@contextmanager
-def _opened(folder: Path) -> Iterator[int]:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        yield handle
-    finally:
-        os.close(handle)

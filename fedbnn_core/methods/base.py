@@ -8,9 +8,10 @@ import numpy as np
 import torch
 from torch import nn
 
-from fedbnn_core.aggregation.mean import Array, Arrays, ReplyArrays
+from fedbnn_core.aggregation.mean import ReplyArrays
 from fedbnn_core.aggregation.robust import combination_rule
 from fedbnn_core.aggregation.threads import map_in_threads
+from fedbnn_core.arrays import Array, Arrays
 from fedbnn_core.binary.options import BinaryOptions
 from fedbnn_core.binary.post_training import binarize_float_model
 from fedbnn_core.config import RunConfig

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from fedbnn_core.aggregation.mean import Arrays, ReplyArrays, normalised_weights
+from fedbnn_core.aggregation.mean import ReplyArrays, normalised_weights
+from fedbnn_core.arrays import Arrays
 from fedbnn_core.data.batches import ClientData
 from fedbnn_core.methods.base import (
     ClientUpdate,

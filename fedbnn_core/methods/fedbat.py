@@ -11,7 +11,8 @@ from functools import cached_property
 import numpy as np
 from torch import nn
 
-from fedbnn_core.aggregation.mean import Arrays, ReplyArrays, normalised_weights
+from fedbnn_core.aggregation.mean import ReplyArrays, normalised_weights
+from fedbnn_core.arrays import Arrays
 from fedbnn_core.data.batches import ClientData, batch_sizes
 from fedbnn_core.errors import ReplyError
 from fedbnn_core.methods.base import (

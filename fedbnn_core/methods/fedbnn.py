@@ -10,15 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedbnn_core.aggregation.mean import (
-    Array,
-    Arrays,
-    ReplyArrays,
-    mean_array,
-    normalised_weights,
-)
+from fedbnn_core.aggregation.mean import ReplyArrays, mean_array, normalised_weights
 from fedbnn_core.aggregation.rotated_mean import filter_blocks, rotated_mean
 from fedbnn_core.aggregation.threads import map_in_threads
+from fedbnn_core.arrays import Array, Arrays
 from fedbnn_core.binary.mixing import mixed_weight, mixing_scalars, standardize_in_place
 from fedbnn_core.binary.model import (
     begin_epoch,

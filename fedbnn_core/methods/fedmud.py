@@ -14,7 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedbnn_core.aggregation.mean import Arrays, ReplyArrays, normalised_weights
+from fedbnn_core.aggregation.mean import ReplyArrays, normalised_weights
+from fedbnn_core.arrays import Arrays
 from fedbnn_core.data.batches import ClientData
 from fedbnn_core.methods.base import (
     ClientUpdate,

@@ -24,14 +24,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from fedbnn_core.aggregation.mean import Arrays
+from fedbnn_core.arrays import Arrays, from_safetensors, to_safetensors
 from fedbnn_core.errors import RunError
 from fedbnn_core.files import (
     append_durably,
     disk_errors,
-    from_safetensors,
+    lock_open_file,
     remove_leftovers,
-    to_safetensors,
+    replace_file,
     write_durably,
 )
 
@@ -85,18 +85,15 @@ class RunDirectory:
         """
         with disk_errors(self.path / "run.lock"):
             self._lock = (self.path / "run.lock").open("a+", encoding="utf-8")
-        with contextlib.suppress(ImportError):  # Windows has no fcntl.
-            import fcntl
-
-            try:
-                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                self._lock.seek(0)
-                owner = self._lock.read().strip() or "unknown"
-                raise RunError(
-                    f"process {owner} is still writing to {self.path}; "
-                    "wait for it or end it first"
-                ) from error
+        try:
+            lock_open_file(self._lock.fileno(), wait=False)
+        except OSError as error:
+            self._lock.seek(0)
+            owner = self._lock.read().strip() or "unknown"
+            raise RunError(
+                f"process {owner} is still writing to {self.path}; "
+                "wait for it or end it first"
+            ) from error
         self._lock.truncate(0)
         self._lock.write(f"{os.getpid()}\n")
         self._lock.flush()
@@ -136,10 +133,9 @@ class RunDirectory:
             "done": done,
             "rejected": rejected,
         }
-        temporary = self.path / "progress.json.tmp"
+        path = self.path / "progress.json"
         with contextlib.suppress(OSError):
-            temporary.write_text(json.dumps(content), encoding="utf-8")
-            temporary.replace(self.path / "progress.json")
+            replace_file(path, json.dumps(content).encode(), durable=False)
 
     def append_metrics(self, line: Mapping[str, Any]) -> None:
         """Append one line to ``metrics.jsonl`` and flush it to disk.

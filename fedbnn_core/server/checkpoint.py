@@ -12,15 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedbnn_core.aggregation.mean import Arrays
+from fedbnn_core.arrays import Arrays, from_safetensors, to_safetensors
 from fedbnn_core.errors import RunError
-from fedbnn_core.files import (
-    from_safetensors,
-    make_folder_durably,
-    remove_leftovers,
-    to_safetensors,
-    write_durably,
-)
+from fedbnn_core.files import make_folder_durably, remove_leftovers, write_durably
 
 __all__ = ["Checkpoint", "CheckpointFolder"]
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedbnn_core.aggregation.mean import Arrays
+from fedbnn_core.arrays import Arrays
 from fedbnn_core.data import Dataset, split_test
 from fedbnn_core.methods.base import Method, load_arrays
 from fedbnn_core.networks.complexity import model_sizes

@@ -7,7 +7,7 @@ from types import TracebackType
 
 import numpy as np
 
-from fedbnn_core.aggregation.mean import Array, Arrays
+from fedbnn_core.arrays import Array, Arrays
 from fedbnn_core.files import disk_errors
 
 __all__ = ["DEFAULT_BUDGET_BYTES", "SPILL_PREFIX", "ReplyStore", "StoredReply"]

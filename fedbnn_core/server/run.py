@@ -12,13 +12,13 @@ import numpy as np
 import torch
 
 from fedbnn_core import __version__
-from fedbnn_core.aggregation.mean import Arrays
 from fedbnn_core.aggregation.robust import planned_cut, possible_cut, prepare_replies
+from fedbnn_core.arrays import Arrays, to_safetensors
 from fedbnn_core.binary.surrogate import Sharpness
 from fedbnn_core.config import RunConfig
 from fedbnn_core.data import save_partition
 from fedbnn_core.errors import RunError
-from fedbnn_core.files import disk_errors, require_space, to_safetensors
+from fedbnn_core.files import disk_errors, require_space
 from fedbnn_core.methods import create_method
 from fedbnn_core.reporting.tracking import RunTrackers
 from fedbnn_core.runs.dataset import load_run_dataset, run_partition

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from fedbnn_core import __version__
-from fedbnn_core.aggregation.mean import Arrays
+from fedbnn_core.arrays import Arrays
 from fedbnn_core.config import RunConfig
 from fedbnn_core.errors import RunError
 from fedbnn_core.methods.base import Method

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from fedbnn_core.aggregation.mean import Array, Arrays
+from fedbnn_core.arrays import Array, Arrays
 from fedbnn_core.errors import ReplyError
 from fedbnn_core.server.reply_store import StoredReply
 

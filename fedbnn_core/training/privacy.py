@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedbnn_core.aggregation.mean import Arrays
+from fedbnn_core.arrays import Arrays
 from fedbnn_core.config import RunConfig
 from fedbnn_core.errors import ConfigError, RunError
 from fedbnn_core.files import append_durably, write_durably

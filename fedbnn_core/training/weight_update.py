@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from fedbnn_core.aggregation.mean import Array, Arrays
+from fedbnn_core.arrays import Array, Arrays
 
 __all__ = [
     "WeightUpdate",
