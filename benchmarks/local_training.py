@@ -13,8 +13,8 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from fedbnn_core.binary.layer import begin_epoch, begin_round
-from fedbnn_core.binary.mixing import Sharpness
+from fedbnn_core.binary.model import begin_epoch, begin_round
+from fedbnn_core.binary.surrogate import Sharpness
 from fedbnn_core.data import load_dataset
 from fedbnn_core.data.batches import ClientData
 from fedbnn_core.networks import ModelSpec, build_model

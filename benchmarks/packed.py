@@ -15,10 +15,11 @@ import numpy as np
 
 from fedbnn_core.packed import PackedModel, available_kernels
 from fedbnn_core.packed.builder import GraphBuilder
-from fedbnn_core.packed.format import encode
+from fedbnn_core.packed.encode import encode
 from fedbnn_core.packed.graph import Graph, Kind
-from fedbnn_core.speed.comparison import Comparison, best_times, clock_hz, compare
+from fedbnn_core.speed.comparison import Comparison, compare
 from fedbnn_core.speed.memory import peak_memory
+from fedbnn_core.speed.timing import best_times, clock_hz
 
 RESULTS = Path(__file__).parent / "results"
 MODELS = ("cnn4", "resnet10", "resnet18", "convnext-tiny")
@@ -81,7 +82,9 @@ def measure_layer(size: int, channels: int, rounds: int) -> list[dict[str, Any]]
     for kernel in available_kernels():
         if kernel != "numpy":
             model = PackedModel(data, kernel=kernel)
-            runners[kernel] = lambda model=model: model.logits(image, layout="NHWC")
+            runners[kernel] = lambda model=model: model.logits(
+                image, layout="NHWC", normalized=True
+            )
     x = torch.zeros(1, channels, size, size)
     weight = torch.zeros(channels, channels, 3, 3)
     with torch.inference_mode():

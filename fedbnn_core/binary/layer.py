@@ -1,69 +1,32 @@
-"""The rotated binary convolution and what a model's binary layers share."""
+"""The rotated binary convolution."""
 
 import math
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedbnn_core.binary.memory_layout import subsample
+from fedbnn_core.binary.memory_layout import channels_last, subsample
 from fedbnn_core.binary.mixing import (
-    Sharpness,
-    activation_sign,
-    channels_last,
+    STD_EPS,
+    angle_share,
+    client_share,
+    fused_weight,
     mixed_sign,
     standardize_filters,
 )
+from fedbnn_core.binary.options import BinaryOptions
 from fedbnn_core.binary.rotation import (
+    Rotation,
     angular_cosine,
     common_start,
     learn_rotation,
     rotate,
-    sign,
 )
-from fedbnn_core.choices import ACTIVATIONS, ROTATION_STARTS
-from fedbnn_core.errors import ConfigError
+from fedbnn_core.binary.surrogate import Sharpness, activation_sign, sign
 
-__all__ = [
-    "BinaryOptions",
-    "LayerDiagnostics",
-    "RotatedBinaryConv2d",
-    "begin_epoch",
-    "begin_round",
-    "binary_layers",
-    "deployed",
-    "rotations",
-]
-
-
-@dataclass(frozen=True)
-class BinaryOptions:
-    """How binary convolutions are trained."""
-
-    activation: str = "static"
-    """"static": sign(BN(x)), folds into integer thresholds. "per-sample": RBNN's
-    standardisation of each sample before the sign (not exportable)."""
-    rotation_start: str = "identity"
-    """R at the start of every round: "identity" or a seeded common "haar" draw."""
-    rotation_iterations: int = 3
-    """Bi-rotation iterations at the start of every local epoch; 0 keeps the start."""
-    server_alignment: bool = True
-    """False is the ablation without server memory: beta = 1 and lambda = 1."""
-    seed: int = 0
-    """Fixes the Haar start."""
-
-    def __post_init__(self) -> None:
-        if self.activation not in ACTIVATIONS:
-            raise ConfigError(
-                f"activation must be one of {ACTIVATIONS}, got {self.activation!r}"
-            )
-        if self.rotation_start not in ROTATION_STARTS:
-            raise ConfigError(
-                f"rotation_start must be one of {ROTATION_STARTS}, "
-                f"got {self.rotation_start!r}"
-            )
+__all__ = ["LayerDiagnostics", "RotatedBinaryConv2d"]
 
 
 @dataclass(frozen=True)
@@ -77,7 +40,7 @@ class LayerDiagnostics:
 
 
 class RotatedBinaryConv2d(nn.Module):
-    """Convolve sign(a) with sign(w~) (fedbnn.md section 2).
+    """Convolve sign(a) with sign(w~) (METHOD.md).
 
     Trainable: ``weight``, the scalars ``omega``, ``theta``, ``gamma`` with
     lambda = sigmoid(omega), alpha = |sin theta|, beta = |sin gamma|, and optionally
@@ -146,7 +109,7 @@ class RotatedBinaryConv2d(nn.Module):
         return self.weight[0].numel()
 
     @property
-    def rotation(self) -> tuple[Tensor, Tensor]:
+    def rotation(self) -> Rotation:
         """Return the current (R1, R2)."""
         return self.r1, self.r2
 
@@ -154,19 +117,19 @@ class RotatedBinaryConv2d(nn.Module):
         """Return lambda = sigmoid(omega), the client's share of the fused weight."""
         if not self.options.server_alignment:
             return torch.ones_like(self.omega)
-        return torch.sigmoid(self.omega)
+        return client_share(self.omega)
 
     def alpha(self) -> Tensor:
         """Return alpha = |sin theta|."""
-        return torch.sin(self.theta).abs()
+        return angle_share(self.theta)
 
     def beta(self) -> Tensor:
         """Return beta = |sin gamma|."""
         if not self.options.server_alignment:
             return torch.ones_like(self.gamma)
-        return torch.sin(self.gamma).abs()
+        return angle_share(self.gamma)
 
-    def _rotation_start(self) -> tuple[Tensor, Tensor]:
+    def _rotation_start(self) -> Rotation:
         return common_start(
             self.weights_per_filter,
             start=self.options.rotation_start,
@@ -188,7 +151,7 @@ class RotatedBinaryConv2d(nn.Module):
         self.sharpness = sharpness
         if self.weights_per_filter == 1:
             return  # nothing to rotate
-        fused = torch.lerp(self.w_server, self.weight, self.lam())
+        fused = fused_weight(self.weight, self.w_server, self.lam())
         r1, r2 = learn_rotation(
             standardize_filters(fused),
             self.rotation,
@@ -264,52 +227,11 @@ class RotatedBinaryConv2d(nn.Module):
 
 
 def _standardize_samples(x: Tensor) -> Tensor:
-    """Return x standardised per sample over (c, h, w), as RBNN does before sign.
+    """Return x standardized per sample over (c, h, w), as RBNN does before sign.
 
     Samples of one value have no deviation and are returned as they are.
     """
     if x.numel() == x.shape[0]:
         return x
     deviation, mean = torch.std_mean(x, dim=(1, 2, 3), keepdim=True)
-    return (x - mean) / (deviation + 1e-5)
-
-
-def binary_layers(model: nn.Module) -> dict[str, RotatedBinaryConv2d]:
-    """Return the binary convolutions of a model by their qualified name."""
-    return {
-        name: module
-        for name, module in model.named_modules()
-        if isinstance(module, RotatedBinaryConv2d)
-    }
-
-
-def begin_round(model: nn.Module) -> None:
-    """Start a client round: freeze the broadcast weights and restart all R."""
-    for layer in binary_layers(model).values():
-        layer.begin_round()
-
-
-def begin_epoch(model: nn.Module, sharpness: Sharpness) -> None:
-    """Start a local epoch: set t and k, learn the rotations of every layer."""
-    for layer in binary_layers(model).values():
-        layer.begin_epoch(sharpness)
-
-
-def rotations(model: nn.Module) -> dict[str, Tensor]:
-    """Return R1 and R2 of every binary layer as ``<layer>.r1`` and ``<layer>.r2``."""
-    return dict(_named_rotations(binary_layers(model)))
-
-
-def _named_rotations(
-    layers: Mapping[str, RotatedBinaryConv2d],
-) -> Iterator[tuple[str, Tensor]]:
-    for name, layer in layers.items():
-        yield f"{name}.r1", layer.r1.detach()
-        yield f"{name}.r2", layer.r2.detach()
-
-
-def deployed(model: nn.Module, *, on: bool = True) -> nn.Module:
-    """Mark the model's binary layers as deployed: forward uses sign(weight)."""
-    for layer in binary_layers(model).values():
-        layer.is_deployed = on
-    return model
+    return (x - mean) / (deviation + STD_EPS)

@@ -11,7 +11,21 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-__all__ = ["hardtanh", "pixel_mean", "subsample"]
+__all__ = ["channels_last", "hardtanh", "pixel_mean", "subsample"]
+
+
+def channels_last(weights: Tensor) -> Tensor:
+    """Return a copy in channels-last layout, the one CPU convolutions run fastest in.
+
+    The strides are set explicitly: for one input channel `Tensor.to` would keep the
+    plain layout, and the whole network behind the layer would follow it.
+    """
+    _, c, h, w = weights.shape
+    strides = (c * h * w, 1, w * c, c)
+    out = torch.empty_strided(
+        weights.shape, strides, dtype=weights.dtype, device=weights.device
+    )
+    return out.copy_(weights)
 
 
 class _Hardtanh(torch.autograd.Function):

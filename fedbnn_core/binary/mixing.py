@@ -1,10 +1,11 @@
-"""Sign with the scheduled surrogate gradient, for activations and for weights.
+"""The mixed weight w~ of a binary layer, for client and server, and its gradient.
 
-Forward, everywhere: sign(x) = +1 for x >= 0, else -1. Backward (fedbnn.md section 2):
+    v  = lambda * w_l + (1 - lambda) * w_s                          fused
+    z  = std(v)                                                     standardized
+    w~ = (1-alpha) z + alpha*beta rot(z) + alpha*(1-beta) std(w_s)  mixed
 
-    F'(x) = max(k * (sqrt(2) * t - t^2 * |x|), 0)
-
-The sharpness t grows from 10^-2 to 10^1 over the whole run; see `Sharpness`.
+A client takes sign(w~) in every forward pass (`mixed_sign`), the server in every round
+that it evaluates (`mixed_weight`). METHOD.md numbers the equations.
 """
 
 import math
@@ -14,111 +15,43 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedbnn_core.binary.rotation import rotate, sign
+from fedbnn_core.binary.memory_layout import channels_last
+from fedbnn_core.binary.rotation import Rotation, rotate
+from fedbnn_core.binary.surrogate import Sharpness, sign, surrogate_backward
 
 __all__ = [
     "STD_EPS",
-    "Sharpness",
-    "activation_sign",
-    "channels_last",
+    "MixingScalars",
+    "angle_share",
+    "client_share",
+    "fused_weight",
     "mixed_sign",
+    "mixed_weight",
+    "mixing_scalars",
     "standardize_filters",
     "standardize_in_place",
-    "surrogate_gradient",
 ]
 
 STD_EPS = 1e-5
-_LOG_T_MIN, _LOG_T_MAX = -2.0, 1.0
+"""Added to a filter's deviation, so that a constant filter standardizes to 0 and not to
+NaN. A common filter has a deviation of 0.01 to 1 and is scaled by less than 0.1 %."""
+
+_ADJOINT_MIN = 1e-3
+"""Smallest alpha*beta by which <R G, z> is divided out of dL/dz. The division magnifies
+float32's rounding (6e-8) by its inverse, here to 6e-5 at most; below it <G, rot(z)> is
+computed with a rotation of its own."""
+
+_LAMBDA_MIN = 1e-30
+"""Smallest lambda by which dL/dw_l is divided. sigmoid underflows to 0 for omega below
+-104; dL/dw_l is 0 there, so that the quotient is 0 and not NaN. It is far below every
+lambda that a client reaches, and far above float32's smallest number."""
 
 
-@dataclass(frozen=True)
-class Sharpness:
-    """The t and k of the surrogate gradient at one moment of the run.
-
-    t = 10^(Tmin + (Tmax - Tmin) * (r*N_e + e) / (N_r*N_e)), with Tmin = -2, Tmax = 1.
-    Weights use k = max(1/t, 1); activations use k = 1 and max(t, 1).
-    """
-
-    t: float
-
-    @classmethod
-    def at(
-        cls, round_index: int, num_rounds: int, epoch: int, num_epochs: int
-    ) -> "Sharpness":
-        """Return the sharpness for a round and local epoch, both counted from 0."""
-        share = (round_index * num_epochs + epoch) / (num_rounds * num_epochs)
-        return cls(10.0 ** (_LOG_T_MIN + (_LOG_T_MAX - _LOG_T_MIN) * share))
-
-    @property
-    def weight(self) -> tuple[float, float]:
-        """Return (t, k) for weights."""
-        return self.t, max(1.0 / self.t, 1.0)
-
-    @property
-    def activation(self) -> tuple[float, float]:
-        """Return (t, k) for activations."""
-        return max(self.t, 1.0), 1.0
-
-
-def surrogate_gradient(x: Tensor, t: float, k: float) -> Tensor:
-    """Return F'(x) = max(k * (sqrt(2) * t - t^2 * |x|), 0)."""
-    return _surrogate_backward(torch.ones_like(x), x, t, k)
-
-
-def _surrogate_backward(
-    grad: Tensor, x: Tensor, t: float, k: float, limit: float = math.inf
-) -> Tensor:
-    """Return grad * F'(x) where |x| < limit, else 0, in four vectorised passes."""
-    # F' is positive up to |x| = sqrt(2)/t: masking there replaces the maximum with 0.
-    limit = min(limit, math.sqrt(2.0) / t)
-    masked = torch.ops.aten.hardtanh_backward(grad, x, -limit, limit)
-    return torch.rsub(x.abs(), k * math.sqrt(2.0) * t, alpha=k * t * t).mul_(masked)
-
-
-class _ActivationSign(torch.autograd.Function):
-    """sign(hardtanh(x)) - shift in one pass each way.
-
-    hardtanh changes no sign; it only stops the gradient where |x| >= 1.
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, shift: float, t: float, k: float, clamp: bool
-    ) -> Tensor:
-        ctx.save_for_backward(x)
-        ctx.settings = (t, k, clamp)
-        out = sign(x)
-        return out.sub_(shift) if shift else out
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None, None]:
-        (x,) = ctx.saved_tensors
-        t, k, clamp = ctx.settings
-        limit = 1.0 if clamp else math.inf
-        return _surrogate_backward(grad, x, t, k, limit), None, None, None, None
-
-
-def activation_sign(
-    x: Tensor, *, sharpness: Sharpness, clamp: bool, shift: float = 0.0
-) -> Tensor:
-    """Return sign(x) - shift with the surrogate gradient of activations.
-
-    Parameters
-    ----------
-    x : pre-activations.
-    sharpness : activations use k = 1 and max(t, 1).
-    clamp : whether a hardtanh stands before the sign (it masks the gradient).
-    shift : a constant to subtract in the same pass.
-    """
-    t, k = sharpness.activation
-    out: Tensor = _ActivationSign.apply(  # type: ignore[no-untyped-call]
-        x, shift, t, k, clamp
-    )
-    return out
+# The parts of w~ --------------------------------------------------------------------
 
 
 def standardize_filters(weights: Tensor) -> Tensor:
-    """Return std(v) = (v - mean_filter v) / (std_filter v + eps), per output filter.
+    """Return std(v) = (v - mean_filter v) / (std_filter v + eps), Eq. 6.
 
     The unbiased standard deviation is used. A filter of one weight has none and is
     returned as it is.
@@ -127,7 +60,7 @@ def standardize_filters(weights: Tensor) -> Tensor:
 
 
 def standardize_in_place(weights: Tensor) -> tuple[Tensor, Tensor]:
-    """Set contiguous weights to std(w); return them and the filters' deviations."""
+    """Set contiguous weights to std(w), Eq. 6; return them and the deviations."""
     flat = weights.reshape(weights.shape[0], -1)
     if flat.shape[1] == 1:
         return weights, torch.ones_like(flat)
@@ -139,18 +72,73 @@ def standardize_in_place(weights: Tensor) -> tuple[Tensor, Tensor]:
     return flat.reshape(weights.shape), deviation
 
 
-def channels_last(weights: Tensor) -> Tensor:
-    """Return a copy in channels-last layout, the one CPU convolutions run fastest in.
+def client_share(omega: Tensor) -> Tensor:
+    """Return lambda = sigmoid(omega), Eq. 7: the client's share of the fused weight."""
+    return torch.sigmoid(omega)
 
-    The strides are set explicitly: for one input channel `Tensor.to` would keep the
-    plain layout, and the whole network behind the layer would follow it.
+
+def angle_share(angle: Tensor) -> Tensor:
+    """Return |sin angle|, Eq. 8: alpha of theta, beta of gamma."""
+    return torch.sin(angle).abs()
+
+
+@dataclass(frozen=True)
+class MixingScalars:
+    """A layer's alpha, beta and lambda as numbers, each in [0, 1]."""
+
+    alpha: float
+    beta: float
+    lam: float
+
+
+def mixing_scalars(
+    omega: float, theta: float, gamma: float, *, server_alignment: bool = True
+) -> MixingScalars:
+    """Return the server's lambda (Eq. 7), alpha and beta (Eq. 8) in double precision.
+
+    Without ``server_alignment`` beta and lambda are 1.
     """
-    _, c, h, w = weights.shape
-    strides = (c * h * w, 1, w * c, c)
-    out = torch.empty_strided(
-        weights.shape, strides, dtype=weights.dtype, device=weights.device
+    return MixingScalars(
+        alpha=abs(math.sin(theta)),
+        beta=abs(math.sin(gamma)) if server_alignment else 1.0,
+        # sigmoid by tanh: exp(-omega) overflows where omega is far below zero.
+        lam=0.5 * (1.0 + math.tanh(omega / 2.0)) if server_alignment else 1.0,
     )
-    return out.copy_(weights)
+
+
+def fused_weight(w_local: Tensor, w_server: Tensor, lam: Tensor) -> Tensor:
+    """Return v = lambda * w_l + (1 - lambda) * w_s, Eq. 9."""
+    return torch.lerp(w_server, w_local, lam)
+
+
+def mixed_weight(
+    z: Tensor, rotated: Tensor, z_server: Tensor, alpha: float, beta: float
+) -> Tensor:
+    """Return w~ = z + alpha*beta*(u - z) + alpha*(1-beta)*(z_s - z), Eq. 10 and 26.
+
+    Parameters
+    ----------
+    z : standardized weights: the fused ones (Eq. 10) or the clients' mean (Eq. 26).
+    rotated : u, rot(z) of one client or the mean w_R of all clients.
+    z_server : the standardized weights that were broadcast.
+    alpha, beta : the layer's scalars.
+    """
+    mixed = (rotated - z).mul_(alpha * beta).add_(z)
+    return mixed.add_((z_server - z).mul_(alpha * (1.0 - beta)))
+
+
+def _mixed_with_rotation(
+    z: Tensor, z_server: Tensor, rotation: Rotation, alpha: float, beta: float
+) -> Tensor:
+    """Return `mixed_weight` of u = rot(z) without ever storing u (Eq. 10).
+
+    The sum is taken by coefficients, so that the rotation's second product adds to
+    what is there; it rounds otherwise than `mixed_weight` in the last bit.
+    """
+    r1, r2 = rotation
+    mixed = (z * (1.0 - alpha)).add_(z_server, alpha=alpha * (1.0 - beta))
+    _add_rotated_(mixed, z, r1.t(), r2, scale=alpha * beta, keep=1.0)
+    return mixed
 
 
 def _add_rotated_(
@@ -166,19 +154,43 @@ def _add_rotated_(
     base.view(half.shape).baddbmm_(left, half, beta=keep, alpha=scale)
 
 
+# sign(w~) and its gradient, step by step ---------------------------------------------
+
+
+def mixed_sign(
+    w_local: Tensor,
+    *,
+    lam: Tensor,
+    alpha: Tensor,
+    beta: Tensor,
+    w_server: Tensor,
+    z_server: Tensor,
+    rotation: Rotation,
+    sharpness: Sharpness,
+) -> Tensor:
+    """Return sign(w~) of a client's layer; gradients reach w_l and the three scalars.
+
+    Parameters
+    ----------
+    w_local : trainable weights (c_o, c_i/groups, k, k).
+    lam, alpha, beta : the layer's scalars (0-d tensors), already mapped to [0, 1].
+    w_server, z_server : the broadcast weights and their standardized form.
+    rotation : the layer's (R1, R2).
+    sharpness : surrogate gradient; weights use k = max(1/t, 1).
+    """
+    t, k = sharpness.weight
+    r1, r2 = rotation
+    out: Tensor = _MixedSign.apply(  # type: ignore[no-untyped-call]
+        w_local, lam, alpha, beta, w_server, z_server, r1, r2, t, k
+    )
+    return out
+
+
 class _MixedSign(torch.autograd.Function):
-    """sign(w~) of one layer, with the hand-derived gradient of fedbnn.md section 2.
+    """sign(w~) as one autograd function instead of thirty nodes.
 
-    One function instead of thirty autograd nodes, because a layer's weights are read
-    and written once per node in every batch. For G = dL/dsign(w~) * F'(w~):
-
-        dL/dz     = (1 - alpha) G + alpha*beta * R G
-        dL/dalpha = <G, beta*(u - z_s) + (z_s - z)>,  dL/dbeta = alpha * <G, u - z_s>
-        dL/dv     = (g - mean g - z*(1 + eps/s) * <g, z>/(n-1)) / (s + eps),  g = dL/dz
-        dL/dw_l   = lambda * dL/dv,                   dL/dlambda = <dL/dv, w_l - w_s>
-
-    where v = lambda*w_l + (1-lambda)*w_s, z = std(v), u = rot(z), z_s = std(w_s), and
-    R G is the adjoint rotation R1 G R2^T; <G, u> = <R G, z>.
+    Each node would read and write a layer's weights once in every batch. The gradient
+    walks back through sign, mixing, standardization and fusing in turn.
     """
 
     @staticmethod
@@ -196,9 +208,8 @@ class _MixedSign(torch.autograd.Function):
         k: float,
     ) -> Tensor:
         a, b = float(alpha), float(beta)
-        z, deviation = standardize_in_place(torch.lerp(w_server, w_local, lam))
-        mixed = (z * (1.0 - a)).add_(z_server, alpha=a * (1.0 - b))
-        _add_rotated_(mixed, z, r1.t(), r2, scale=a * b, keep=1.0)
+        z, deviation = standardize_in_place(fused_weight(w_local, w_server, lam))
+        mixed = _mixed_with_rotation(z, z_server, (r1, r2), a, b)
         ctx.save_for_backward(
             w_local, w_server, z, z_server, mixed, deviation, r1, r2, lam
         )
@@ -211,63 +222,79 @@ class _MixedSign(torch.autograd.Function):
             ctx.saved_tensors
         )
         a, b, t, k = ctx.settings
-        g = _surrogate_backward(grad.contiguous(), mixed, t, k)
-        g_dot_z, g_dot_s = _dot(g, z), _dot(g, z_server)
-        use_adjoint = a * b > 1e-3
-        g_dot_u = g_dot_z if use_adjoint else _dot(g, rotate(z, (r1, r2)))
-        # From here on g is overwritten: with dL/dz, then dL/dv, then dL/dw_l.
-        _add_rotated_(g, g, r1, r2.t(), scale=a * b, keep=1.0 - a)
-        if use_adjoint:
-            g_dot_u = (_dot(g, z) - (1.0 - a) * g_dot_z) / (a * b)
-        grad_alpha = b * (g_dot_u - g_dot_s) + (g_dot_s - g_dot_z)
-        grad_beta = a * (g_dot_u - g_dot_s)
+        # One array is overwritten from step to step: it is as large as the weights.
+        d_mixed = _through_sign(grad, mixed, t, k)
+        d_z, d_alpha, d_beta = _through_mixing(d_mixed, z, z_server, (r1, r2), a, b)
+        d_local = _through_standardization(d_z, z, deviation, lam)
+        d_lam = _through_fusing(d_local, w_local, w_server, lam)
+        return (d_local, d_lam, d_alpha, d_beta, *(None,) * 6)
 
-        flat_g, flat_z = g.view(z.shape[0], -1), z.view(z.shape[0], -1)
-        n = flat_z.shape[1]
-        if n > 1:
-            tiny = torch.finfo(z.dtype).tiny
-            coupling = (flat_g * flat_z).sum(dim=1, keepdim=True)
-            coupling *= (1.0 + STD_EPS / deviation.clamp_min(tiny)) / (n - 1)
-            flat_g -= flat_g.mean(dim=1, keepdim=True)
-            flat_g.addcmul_(flat_z, coupling, value=-1.0)
-            flat_g *= lam / (deviation + STD_EPS)
-        else:
-            flat_g *= lam
-        grad_lam = _dot(g, w_local - w_server) / lam.clamp_min(1e-30)
-        return (g, grad_lam, grad_alpha, grad_beta, *(None,) * 6)
+
+def _through_sign(d_sign: Tensor, mixed: Tensor, t: float, k: float) -> Tensor:
+    """Return G = dL/dw~ = dL/dsign(w~) * F'(w~), Eq. 17."""
+    return surrogate_backward(d_sign.contiguous(), mixed, t, k)
+
+
+def _through_mixing(
+    g: Tensor,
+    z: Tensor,
+    z_server: Tensor,
+    rotation: Rotation,
+    alpha: float,
+    beta: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Turn G in place into dL/dz (Eq. 18); return it with dL/dalpha, dL/dbeta (Eq. 19).
+
+        dL/dz     = (1 - alpha) G + alpha*beta * R G,   R G = R1 G R2^T
+        dL/dalpha = <G, beta*(u - z_s) + (z_s - z)>,    u = rot(z)
+        dL/dbeta  = alpha * <G, u - z_s>
+
+    R G is the adjoint rotation, hence <G, u> = <R G, z>, and R G is a part of dL/dz:
+    one product with z gives <G, u> without computing u.
+    """
+    r1, r2 = rotation
+    g_dot_z, g_dot_s = _dot(g, z), _dot(g, z_server)
+    use_adjoint = alpha * beta > _ADJOINT_MIN
+    g_dot_u = g_dot_z if use_adjoint else _dot(g, rotate(z, rotation))
+    _add_rotated_(g, g, r1, r2.t(), scale=alpha * beta, keep=1.0 - alpha)
+    if use_adjoint:
+        g_dot_u = (_dot(g, z) - (1.0 - alpha) * g_dot_z) / (alpha * beta)
+    d_alpha = beta * (g_dot_u - g_dot_s) + (g_dot_s - g_dot_z)
+    d_beta = alpha * (g_dot_u - g_dot_s)
+    return g, d_alpha, d_beta
+
+
+def _through_standardization(
+    g: Tensor, z: Tensor, deviation: Tensor, lam: Tensor
+) -> Tensor:
+    """Turn g = dL/dz in place into dL/dw_l = lambda * dL/dv (Eq. 20 and 21).
+
+        dL/dv = (g - mean g - z * (1 + eps/s) * <g, z>/(n-1)) / (s + eps)
+
+    per filter, with its deviation s and n weights. lambda enters with the last factor.
+    """
+    flat_g, flat_z = g.view(z.shape[0], -1), z.view(z.shape[0], -1)
+    n = flat_z.shape[1]
+    if n == 1:  # not standardized
+        flat_g *= lam
+        return g
+    coupling = (flat_g * flat_z).sum(dim=1, keepdim=True)
+    # A constant filter has s = 0 and z = 0, so that <g, z> is 0: any finite eps/s will
+    # do, and with the smallest normal number it is finite (1e-5 / 1e-38 in float32).
+    smallest = torch.finfo(z.dtype).tiny
+    coupling *= (1.0 + STD_EPS / deviation.clamp_min(smallest)) / (n - 1)
+    flat_g -= flat_g.mean(dim=1, keepdim=True)
+    flat_g.addcmul_(flat_z, coupling, value=-1.0)
+    flat_g *= lam / (deviation + STD_EPS)
+    return g
+
+
+def _through_fusing(
+    d_local: Tensor, w_local: Tensor, w_server: Tensor, lam: Tensor
+) -> Tensor:
+    """Return dL/dlambda = <dL/dv, w_l - w_s>, Eq. 21, with dL/dv = dL/dw_l / lambda."""
+    return _dot(d_local, w_local - w_server) / lam.clamp_min(_LAMBDA_MIN)
 
 
 def _dot(a: Tensor, b: Tensor) -> Tensor:
     return torch.dot(a.reshape(-1), b.reshape(-1))
-
-
-def mixed_sign(
-    w_local: Tensor,
-    *,
-    lam: Tensor,
-    alpha: Tensor,
-    beta: Tensor,
-    w_server: Tensor,
-    z_server: Tensor,
-    rotation: tuple[Tensor, Tensor],
-    sharpness: Sharpness,
-) -> Tensor:
-    """Return sign(w~), w~ = (1-alpha) z + alpha*beta*rot(z) + alpha*(1-beta)*std(w_s).
-
-    Here z = std(lambda*w_l + (1-lambda)*w_s): the fused and mixed weights of
-    fedbnn.md section 2. Gradients reach w_l and the three scalars.
-
-    Parameters
-    ----------
-    w_local : trainable weights (c_o, c_i/groups, k, k).
-    lam, alpha, beta : the layer's scalars (0-d tensors), already mapped to [0, 1].
-    w_server, z_server : the broadcast weights and their standardised form.
-    rotation : the layer's (R1, R2).
-    sharpness : surrogate gradient; weights use k = max(1/t, 1).
-    """
-    t, k = sharpness.weight
-    r1, r2 = rotation
-    out: Tensor = _MixedSign.apply(  # type: ignore[no-untyped-call]
-        w_local, lam, alpha, beta, w_server, z_server, r1, r2, t, k
-    )
-    return out

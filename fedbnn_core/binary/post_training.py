@@ -1,7 +1,7 @@
 """Post-training binarization: what is left of a float network made 1-bit at the end.
 
-The float methods are scored twice, as trained and after this step (baselines.md
-section 4). In every layer that FedBNN binarises,
+The float methods are scored twice, as trained and after this step. In every layer that
+FedBNN binarizes (Eq. 28),
 
     w_b = (||w|| / ||sign(w)||) * sign(w),   y = conv(sign(a), w_b)
 
@@ -15,8 +15,8 @@ from collections.abc import Collection
 import torch
 from torch import Tensor, nn
 
-from fedbnn_core.binary.layer import binary_layers
-from fedbnn_core.binary.rotation import sign
+from fedbnn_core.binary.model import binary_layers
+from fedbnn_core.binary.surrogate import sign
 from fedbnn_core.errors import ConfigError
 
 __all__ = ["binarize_float_model"]
@@ -35,7 +35,7 @@ def binarize_float_model(
     norm : "l2" preserves a layer's norm, its scale is ||w||_2 / sqrt(N); "l1" is the
         least-squares fit, its scale is mean |w|.
     keep : names of convolutions that stay float: the stem of ResNets and ConvNeXt.
-        CNN4 has none, all its convolutions are binarised.
+        CNN4 has none, all its convolutions are binarized.
     """
     if norm not in NORMS:
         raise ConfigError(f"norm must be one of {', '.join(NORMS)}, got {norm!r}")

@@ -5,7 +5,7 @@ shared by all its filters. With a filter's n = n1*n2 weights reshaped row-major 
 
     rot(w) = R1^T X R2,   equal to   (R1 kron R2)^T vec(X).
 
-The pair is learned without gradients (fedbnn.md section 2) and never averaged.
+The pair is learned without gradients and never averaged.
 """
 
 import math
@@ -13,6 +13,8 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+
+from fedbnn_core.binary.surrogate import sign
 
 __all__ = [
     "Rotation",
@@ -23,16 +25,9 @@ __all__ = [
     "orthogonality_error",
     "rotate",
     "rotate_back",
-    "sign",
 ]
 
 Rotation = tuple[Tensor, Tensor]
-
-
-def sign(x: Tensor) -> Tensor:
-    """Return +1 where x >= 0 and -1 elsewhere; sign(0) = +1, unlike torch.sign."""
-    # Ten times faster on a CPU than torch.where; the half turns 0 into +1.
-    return x.sign().add_(0.5).sign_()
 
 
 def factor_pair(n: int) -> tuple[int, int]:
@@ -94,7 +89,7 @@ def rotate_back(weights: Tensor, rotation: Rotation) -> Tensor:
 def learn_rotation(
     weights: Tensor, rotation: Rotation, *, iterations: int = 3
 ) -> Rotation:
-    """Return (R1, R2) improved by bi-rotation steps (fedbnn.md section 2).
+    """Return (R1, R2) improved by bi-rotation steps.
 
     With B_i = sign(R1^T X_i R2) over all filters i, one iteration is
 
@@ -105,7 +100,7 @@ def learn_rotation(
 
     Parameters
     ----------
-    weights : standardised fused weights (filters, ...); no gradient flows.
+    weights : standardized fused weights (filters, ...); no gradient flows.
     rotation : the current pair, float32.
     iterations : number of iterations; 0 returns ``rotation``.
     """

@@ -38,7 +38,7 @@ def export(
 ) -> None:
     """Write the 1-bit model of a run as a packed .fbnn file."""
     from fedbnn_core.packed.c_program import PROGRAM_FILES, write_c_program
-    from fedbnn_core.packed.format import read_file
+    from fedbnn_core.packed.decode import read_file
 
     console = Console(highlight=False, soft_wrap=True)
     if source.is_file():

@@ -18,7 +18,7 @@ def info(
     ] = False,
 ) -> None:
     """Show the layers, sizes and bits of a packed model."""
-    from fedbnn_core.packed.format import decode, read_file
+    from fedbnn_core.packed.decode import decode, read_file
     from fedbnn_core.packed.summary import summarise
 
     data = read_file(model)

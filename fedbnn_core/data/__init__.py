@@ -13,9 +13,11 @@ from fedbnn_core.data.loading import (
 from fedbnn_core.data.partition import (
     class_counts,
     label_entropy,
+    partition_indices,
+)
+from fedbnn_core.data.partition_file import (
     load_client_partition,
     load_partition,
-    partition_indices,
     save_partition,
 )
 

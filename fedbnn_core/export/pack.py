@@ -9,14 +9,15 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from fedbnn_core.binary.layer import RotatedBinaryConv2d, binary_layers
+from fedbnn_core.binary.layer import RotatedBinaryConv2d
+from fedbnn_core.binary.model import binary_layers
 from fedbnn_core.errors import ConfigError
 from fedbnn_core.files import write_durably
 from fedbnn_core.networks.cnn4 import CNN4
 from fedbnn_core.networks.convnext import ConvNeXtBlock, ConvNeXtTiny
 from fedbnn_core.networks.resnet import BasicBlock, ResNet
 from fedbnn_core.packed.builder import GraphBuilder, Value
-from fedbnn_core.packed.format import encode
+from fedbnn_core.packed.encode import encode
 from fedbnn_core.packed.graph import MAX_FAN_IN, Graph, Kind
 from fedbnn_core.packed.threshold import fold_thresholds, reachable_sums
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from fedbnn_core.errors import RunError
 
 __all__ = [
+    "fleet_environment",
     "flower_command",
     "flower_environment",
     "loopback_exemption",
@@ -40,12 +41,6 @@ def flower_command(name: str) -> str:
 def flower_environment(home: Path) -> dict[str, str]:
     """Return the environment for Flower: quiet, offline, with its files in `home`."""
     return {
-        # How often training processes look for work; Flower's own 1 s is felt.
-        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.3",
-        # Every array is an object that travels on its own. More of them at once, up
-        # to the number of cores, pays where the way to the server is long.
-        "FLWR_PRIVATE_MAX_CONCURRENT_OBJ_PULLS": "8",
-        "FLWR_PRIVATE_MAX_CONCURRENT_OBJ_PUSHES": "8",
         **os.environ,
         # Flower looks for its other commands on the path.
         "PATH": os.pathsep.join(
@@ -57,6 +52,19 @@ def flower_environment(home: Path) -> dict[str, str]:
         "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
         "PYTHONUNBUFFERED": "1",
         **loopback_exemption(),
+    }
+
+
+def fleet_environment(home: Path) -> dict[str, str]:
+    """Return the environment for a fleet's Flower; the user's own settings win."""
+    return {
+        # How often training processes look for work; Flower's own 1 s is felt.
+        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.3",
+        # Every array is an object that travels on its own. More of them at once, up
+        # to the number of cores, pays where the way to the server is long.
+        "FLWR_PRIVATE_MAX_CONCURRENT_OBJ_PULLS": "8",
+        "FLWR_PRIVATE_MAX_CONCURRENT_OBJ_PUSHES": "8",
+        **flower_environment(home),
     }
 
 

@@ -13,7 +13,7 @@ from fedbnn_core.errors import FleetError
 from fedbnn_core.fleet.credentials import public_pem
 from fedbnn_core.fleet.registry import Fleet
 from fedbnn_core.flower.app_bundle import stage_app, toml_value, write_overrides
-from fedbnn_core.flower.child import flower_command, flower_environment
+from fedbnn_core.flower.child import fleet_environment, flower_command
 from fedbnn_core.flower.control import Connection, Endpoint, RunState, connected
 from fedbnn_core.runs.log import directory_in, split_level
 
@@ -104,7 +104,7 @@ def submit_run(
                     *(flower_command("flwr"), "run", str(stage_app(home)), "fleet"),
                     *("-c", str(config), "--format", "json"),
                 ],
-                env=flower_environment(home / "flwr"),
+                env=fleet_environment(home / "flwr"),
                 capture_output=True,
                 text=True,
                 check=False,

@@ -12,7 +12,6 @@ import os
 import shutil
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -24,7 +23,7 @@ from typing import Any
 from fedbnn_core.config import RunConfig, Value
 from fedbnn_core.errors import RunError
 from fedbnn_core.flower.app_bundle import stage_app, write_overrides
-from fedbnn_core.flower.child import flower_command, loopback_exemption
+from fedbnn_core.flower.child import flower_command, flower_environment
 from fedbnn_core.flower.processes import end_marked_processes
 from fedbnn_core.runs.dataset import load_run_dataset, run_partition
 from fedbnn_core.runs.directory import require_output_folder
@@ -108,24 +107,14 @@ def _private_home() -> Iterator[tuple[Path, dict[str, str]]]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    environment = os.environ | {
+    environment = flower_environment(home / "flwr") | {
         _MARKER: str(home),
-        # Flower looks for its other commands on the path.
-        "PATH": os.pathsep.join(
-            [str(Path(sys.executable).parent), os.environ.get("PATH", "")]
-        ),
-        "FLWR_HOME": str(home / "flwr"),
         _PORT: str(port),
-        "FLWR_TELEMETRY_ENABLED": "0",
-        "FLWR_DISABLE_UPDATE_CHECK": "1",
-        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
         "RAY_USAGE_STATS_ENABLED": "0",
         # Never join a Ray cluster that happens to run on this host.
         "RAY_ADDRESS": os.environ.get("RAY_ADDRESS", "local"),
         "RAY_TMPDIR": str(home),
         "TORCHINDUCTOR_CACHE_DIR": str(home / "torchinductor"),
-        "PYTHONUNBUFFERED": "1",
-        **loopback_exemption(),
     }
     (home / "flwr").mkdir()
     (home / "flwr" / "config.toml").write_text(

@@ -13,7 +13,7 @@ from pathlib import Path
 from fedbnn_core.errors import FedBNNError, FleetError
 from fedbnn_core.fleet.credentials import join_address
 from fedbnn_core.fleet.registry import Fleet
-from fedbnn_core.flower.child import flower_command, flower_environment, started
+from fedbnn_core.flower.child import fleet_environment, flower_command, started
 from fedbnn_core.flower.control import Endpoint, connected
 from fedbnn_core.flower.version import FLEET_API_LINE, require_grpc_flower
 
@@ -110,7 +110,7 @@ def serve_fleet(
         home = fleet.state_folder.absolute() / "flwr"
         home.mkdir(parents=True, exist_ok=True)
     command = superlink_command(fleet, settings)
-    with started(command, flower_environment(home)) as process:
+    with started(command, fleet_environment(home)) as process:
         lines: queue.SimpleQueue[str] = queue.SimpleQueue()
         reader = threading.Thread(target=_read, args=(process, lines, on_line))
         reader.daemon = True

@@ -4,30 +4,27 @@ It unpacks the bundle, checks the data and the way to the server, starts the Sup
 and puts its errors into words. All federated work is Flower's.
 """
 
-import re
-import shutil
 import socket
-import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from fedbnn_core.errors import FleetError
-from fedbnn_core.files import locked, write_private
 from fedbnn_core.fleet.bundle import Bundle
-from fedbnn_core.flower.child import flower_command, flower_environment, started
+from fedbnn_core.flower.child import fleet_environment, flower_command, started
+from fedbnn_core.flower.device_keys import remove_old_keys, unpacked
 from fedbnn_core.flower.reachability import (
     find_obstacle,
     proxy_note,
     refusal_of,
     split_address,
 )
-from fedbnn_core.flower.version import FLOWER_VERSION, require_grpc_flower
+from fedbnn_core.flower.refusals import LOST_HEARTBEAT, explain
+from fedbnn_core.flower.version import require_grpc_flower
 
-__all__ = ["DeviceSettings", "explain", "run_device", "supernode_command"]
+__all__ = ["DeviceSettings", "run_device", "supernode_command"]
 
 _FIRST_PAUSE_SECONDS = 2.0
 _LONGEST_PAUSE_SECONDS = 60.0
@@ -37,11 +34,6 @@ _REFUSALS_SECONDS = 90.0
 _REFUSAL_PAUSE_SECONDS = 10.0
 _LAST_WORDS_SECONDS = 1.0
 _TAIL_LINES = 60
-# In the trace of a heartbeat that the server answered with an error. Flower sends no
-# more then, and the server takes the device for gone while it goes on asking for work.
-_LOST_HEARTBEAT = "in send_node_heartbeat"
-_KEYS_PREFIX = "keys-"
-_EXIT_CODE = re.compile(r"Exit Code: (\d+)")
 
 
 @dataclass(frozen=True)
@@ -156,13 +148,13 @@ def run_device(
     (settings.state / "flwr").mkdir(parents=True, exist_ok=True)
     # Both may be left over from a device that lost its power.
     settings.connected_mark.unlink(missing_ok=True)
-    _remove_old_keys(settings.state)
+    remove_old_keys(settings.state)
     refused_since: float | None = None
     while True:
         _wait_for_server(
             settings.server, bundle.ca_certificate if bundle else None, say, wait
         )
-        with _unpacked(bundle, settings.state) as credentials:
+        with unpacked(bundle, settings.state) as credentials:
             command = supernode_command(settings, credentials, _free_port())
             log, joined = _run_once(command, settings, say, on_line)
         refusal = explain(log)
@@ -181,86 +173,6 @@ def run_device(
             raise FleetError(refusal.text)
         say(f"{refusal.text}. Trying again in {_REFUSAL_PAUSE_SECONDS:.0f} s ...")
         time.sleep(_REFUSAL_PAUSE_SECONDS)
-
-
-@dataclass(frozen=True)
-class Explanation:
-    """A SuperNode's end, in words."""
-
-    text: str
-    may_pass: bool = False
-    """Whether the same attempt may succeed a little later."""
-    is_certain: bool = True
-    """Whether the log said so."""
-
-
-# The order counts: the first phrase that a line contains explains it.
-_PHRASES = (
-    (
-        "Invalid timestamp",
-        Explanation(
-            "the server refused this device because their clocks differ by more than "
-            "5 minutes; set the clock, for example with: timedatectl set-ntp true"
-        ),
-    ),
-    (
-        "Failed to activate SuperNode",
-        Explanation(
-            "the server does not accept this device's key. Either the device is not "
-            "in the fleet (any more): ask the operator for 'fedbnn fleet add' and a "
-            "new bundle; or the server has not noticed yet that an earlier connection "
-            "of it ended, which takes a minute",
-            may_pass=True,
-        ),
-    ),
-    (
-        _LOST_HEARTBEAT,
-        Explanation("the server failed to take a sign of life", may_pass=True),
-    ),
-    (
-        "must be registered via the CLI",
-        Explanation("the server admits devices with a key only; start with the bundle"),
-    ),
-    (
-        "Invalid node ID",
-        Explanation(
-            "the server no longer accepts this device; it seems to have been removed "
-            "from the fleet",
-            may_pass=True,
-        ),
-    ),
-    (
-        "Missing authentication metadata",
-        Explanation("the server admits devices with a key only; start with the bundle"),
-    ),
-)
-_CODES = {
-    "302": Explanation(
-        "the key in the bundle cannot be read; copy the bundle from the server again"
-    ),
-    "305": Explanation(
-        "the connection to the server failed; its reason is in the log above",
-        may_pass=True,
-    ),
-    "606": Explanation(
-        "server and device run different versions of Flower; install the same FedBNN "
-        f"on both sides (it brings Flower {FLOWER_VERSION})"
-    ),
-}
-
-
-def explain(log: list[str]) -> Explanation:
-    """Return in words why a SuperNode with this log ended."""
-    for phrase, explanation in _PHRASES:
-        if any(phrase in line for line in log):
-            return explanation
-    for line in reversed(log):
-        if (match := _EXIT_CODE.search(line)) and match[1] in _CODES:
-            return _CODES[match[1]]
-    last = "\n".join(log[-10:])
-    return Explanation(
-        f"Flower's SuperNode ended; its last words:\n{last}", is_certain=False
-    )
 
 
 def _run_once(
@@ -289,10 +201,10 @@ def _run_once(
                 mark.unlink(missing_ok=True)
             elif joined and "Connection successful" in text:
                 mark.touch()
-            elif _LOST_HEARTBEAT in text:
+            elif LOST_HEARTBEAT in text:
                 process.terminate()
 
-    environment = flower_environment(settings.state.absolute() / "flwr")
+    environment = fleet_environment(settings.state.absolute() / "flwr")
     try:
         with started(command, environment) as process:
             # In a thread: the SuperNode's children keep the pipe open when it ends.
@@ -315,31 +227,6 @@ def _wait_for_server(
         say(f"{obstacle.reason} Trying again in {pause:.0f} s ...")
         time.sleep(pause)
         pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
-
-
-@contextmanager
-def _unpacked(bundle: Bundle | None, state: Path) -> Iterator[Path | None]:
-    """Yield a folder with the bundle's parts, which only the SuperNode needs as files.
-
-    It is locked while it is in use: see `_remove_old_keys`.
-    """
-    if bundle is None:
-        yield None
-        return
-    with tempfile.TemporaryDirectory(dir=state, prefix=_KEYS_PREFIX) as name:
-        folder = Path(name)
-        with locked(folder):
-            write_private(folder / "ca.crt", bundle.ca_certificate.encode())
-            write_private(folder / "key", bundle.private_key.encode())
-            yield folder
-
-
-def _remove_old_keys(state: Path) -> None:
-    """Remove keys that a killed device left; another one may share the folder."""
-    for folder in state.glob(f"{_KEYS_PREFIX}*"):
-        # Locked: in use. Gone: another device was first.
-        with suppress(OSError), locked(folder, wait=False):
-            shutil.rmtree(folder)
 
 
 def _free_port() -> int:

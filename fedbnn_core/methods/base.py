@@ -12,7 +12,7 @@ from fedbnn_core.aggregation.norms import update_norm
 from fedbnn_core.aggregation.robust import combination_rule
 from fedbnn_core.aggregation.threads import map_in_threads
 from fedbnn_core.arrays import Array, Arrays
-from fedbnn_core.binary.layer import BinaryOptions
+from fedbnn_core.binary.options import BinaryOptions
 from fedbnn_core.binary.post_training import binarize_float_model
 from fedbnn_core.config import RunConfig
 from fedbnn_core.data.batches import ClientData

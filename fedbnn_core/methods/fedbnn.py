@@ -3,7 +3,6 @@
 fedbnn.md sections 3 (the client's round) and 4 (the server).
 """
 
-import math
 from collections.abc import Callable, Sequence
 from functools import cache, cached_property
 
@@ -15,32 +14,22 @@ from fedbnn_core.aggregation.mean import ReplyArrays, mean_array, normalised_wei
 from fedbnn_core.aggregation.rotated_mean import filter_blocks, rotated_mean
 from fedbnn_core.aggregation.threads import map_in_threads
 from fedbnn_core.arrays import Array, Arrays
-from fedbnn_core.binary.layer import (
+from fedbnn_core.binary.mixing import mixed_weight, mixing_scalars, standardize_in_place
+from fedbnn_core.binary.model import (
     begin_epoch,
     begin_round,
     binary_layers,
     deployed,
     rotations,
 )
-from fedbnn_core.binary.mixing import Sharpness, standardize_in_place
 from fedbnn_core.binary.rotation import Rotation, rotate
+from fedbnn_core.binary.surrogate import Sharpness
 from fedbnn_core.data.batches import ClientData
 from fedbnn_core.methods.base import ClientUpdate, LazyStates, Method, RoundResult
 from fedbnn_core.networks.state import load_arrays, state_arrays
 from fedbnn_core.training.local import LocalTask, train_locally
 
-__all__ = ["METHOD", "FedBNN", "mix"]
-
-
-def mix(
-    z: Tensor, rotated: Tensor, z_server: Tensor, alpha: float, beta: float
-) -> Tensor:
-    """Return w~ = z + alpha*beta*(w_R - z) + alpha*(1-beta)*(z_server - z).
-
-    All three are in the standardised domain (fedbnn.md section 4).
-    """
-    mixed = (rotated - z).mul_(alpha * beta).add_(z)
-    return mixed.add_((z_server - z).mul_(alpha * (1.0 - beta)))
+__all__ = ["METHOD", "FedBNN"]
 
 
 class FedBNN(Method):
@@ -178,7 +167,7 @@ class FedBNN(Method):
         """Return a layer's w~ from w_{t+1}, w_R and w_t."""
         result = np.empty_like(w)
         for filters in filter_blocks(w):
-            result[filters] = mix(
+            result[filters] = mixed_weight(
                 _standardized(w[filters]),
                 torch.from_numpy(w_rotated[filters]),
                 _standardized(w_server[filters]),
@@ -203,7 +192,7 @@ class FedBNN(Method):
                 for scalar in ("omega", "theta", "gamma")
             }
             values = self._scalars(own, name)
-            mixed: Array = mix(
+            mixed: Array = mixed_weight(
                 _standardized(reply.array(key)),
                 rotate(_standardized(reply.array(key)), _rotation(name, reply)),
                 _standardized(broadcast[key]),
@@ -219,13 +208,10 @@ class FedBNN(Method):
         omega, theta, gamma = (
             float(state[f"{name}.{scalar}"]) for scalar in ("omega", "theta", "gamma")
         )
-        aligned = self.config.server_alignment
-        return {
-            "alpha": abs(math.sin(theta)),
-            "beta": abs(math.sin(gamma)) if aligned else 1.0,
-            # sigmoid by tanh: exp(-omega) overflows where omega is far below zero.
-            "lambda": 0.5 * (1.0 + math.tanh(omega / 2.0)) if aligned else 1.0,
-        }
+        scalars = mixing_scalars(
+            omega, theta, gamma, server_alignment=self.config.server_alignment
+        )
+        return {"alpha": scalars.alpha, "beta": scalars.beta, "lambda": scalars.lam}
 
 
 def _rotation(name: str, reply: ReplyArrays) -> Rotation:

@@ -9,8 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedbnn_core.binary.layer import BinaryOptions, RotatedBinaryConv2d
+from fedbnn_core.binary.layer import RotatedBinaryConv2d
 from fedbnn_core.binary.memory_layout import subsample
+from fedbnn_core.binary.options import BinaryOptions
 
 __all__ = [
     "ChannelLayerNorm",

@@ -17,7 +17,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from fedbnn_core.binary.layer import RotatedBinaryConv2d, binary_layers, deployed
+from fedbnn_core.binary.layer import RotatedBinaryConv2d
+from fedbnn_core.binary.model import binary_layers, deployed
 from fedbnn_core.errors import ConfigError
 from fedbnn_core.networks import ModelSpec, build_model
 

@@ -6,8 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedbnn_core.binary.layer import BinaryOptions
 from fedbnn_core.binary.memory_layout import pixel_mean
+from fedbnn_core.binary.options import BinaryOptions
 from fedbnn_core.networks.blocks import ChannelLayerNorm, StemConv2d, convolution
 
 __all__ = ["ConvNeXtBlock", "ConvNeXtTiny"]

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
-from fedbnn_core.binary.layer import BinaryOptions
+from fedbnn_core.binary.options import BinaryOptions
 from fedbnn_core.choices import MODELS
 from fedbnn_core.errors import ConfigError
 from fedbnn_core.networks.cnn4 import CNN4

@@ -5,8 +5,8 @@ from typing import cast
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedbnn_core.binary.layer import BinaryOptions
 from fedbnn_core.binary.memory_layout import hardtanh, pixel_mean
+from fedbnn_core.binary.options import BinaryOptions
 from fedbnn_core.networks.blocks import StemConv2d, convolution, normal_init
 
 __all__ = ["BasicBlock", "ResNet"]

@@ -4,7 +4,7 @@ import shutil
 from pathlib import Path
 
 from fedbnn_core.errors import FedBNNError
-from fedbnn_core.packed.format import decode
+from fedbnn_core.packed.decode import decode
 
 __all__ = ["PROGRAM_FILES", "runtime_sources", "write_c_program"]
 

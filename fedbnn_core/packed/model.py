@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from fedbnn_core.errors import FedBNNError, FormatError
 from fedbnn_core.packed import reference
-from fedbnn_core.packed.format import decode, read_file
+from fedbnn_core.packed.decode import decode, read_file
 from fedbnn_core.packed.graph import (
     MAX_ACTIVATION_BYTES,
     Graph,
@@ -97,27 +97,31 @@ class PackedModel:
         return cls(read_file(path), kernel=kernel, threads=threads)
 
     def predict(
-        self, images: npt.ArrayLike, *, layout: str = "auto"
+        self, images: npt.ArrayLike, *, layout: str = "auto", normalized: bool = False
     ) -> npt.NDArray[np.int64]:
         """Return the class number of every image; see `logits` for the input."""
-        return np.asarray(self.logits(images, layout=layout).argmax(axis=1), np.int64)
+        logits = self.logits(images, layout=layout, normalized=normalized)
+        return np.asarray(logits.argmax(axis=1), np.int64)
 
     def logits(
-        self, images: npt.ArrayLike, *, layout: str = "auto"
+        self, images: npt.ArrayLike, *, layout: str = "auto", normalized: bool = False
     ) -> npt.NDArray[np.float32]:
         """Return logits (n, classes).
 
         Parameters
         ----------
         images : array
-            uint8: raw pixels, which the model normalises itself. float32: pixels that
-            are normalised already with the model's mean and deviation. One image or
-            a batch, (n, h, w, c) or (n, c, h, w); the channel axis may be missing if
-            the model has one channel.
+            uint8 pixels, 0 to 255, which the model normalizes itself. One image or a
+            batch, (n, h, w, c) or (n, c, h, w); the channel axis may be missing if the
+            model has one channel.
         layout : str
             "NHWC", "NCHW", or "auto": whichever fits the model's input shape.
+        normalized : bool
+            Say that ``images`` are floats, (pixel / 255 - mean) / std already with
+            ``graph.mean`` and ``graph.std``. Floats are an error otherwise: pixels
+            between 0 and 1 would be taken for something else without a word.
         """
-        batch = self._arrange(np.asarray(images), layout)
+        batch = self._arrange(np.asarray(images), layout, normalized)
         if _native is None or self._handle is None:
             return reference.run(self.graph, self._normalised(batch))
         out = np.empty((len(batch), len(self.class_names)), np.float32)
@@ -128,13 +132,13 @@ class PackedModel:
         return out
 
     def preactivations(
-        self, image: npt.ArrayLike, *, layout: str = "auto"
+        self, image: npt.ArrayLike, *, layout: str = "auto", normalized: bool = False
     ) -> dict[int, npt.NDArray[np.int32]]:
         """Return the integers (h, w, c) of every binary convolution for one image.
 
-        The keys are positions in ``graph.operations``.
+        The keys are positions in ``graph.operations``; see `logits` for the input.
         """
-        batch = self._normalised(self._arrange(np.asarray(image), layout))
+        batch = self._normalised(self._arrange(np.asarray(image), layout, normalized))
         if len(batch) != 1:
             raise FedBNNError(f"expected one image, got {len(batch)}; pass them singly")
         if _native is None or self._handle is None:
@@ -160,17 +164,13 @@ class PackedModel:
             return batch
         return reference.normalise(self.graph, batch)
 
-    def _arrange(self, images: npt.NDArray[Any], layout: str) -> npt.NDArray[Any]:
+    def _arrange(
+        self, images: npt.NDArray[Any], layout: str, normalized: bool
+    ) -> npt.NDArray[Any]:
         """Return a contiguous (n, h, w, c) batch of uint8 or float32."""
         if layout not in LAYOUTS:
             raise FedBNNError(f"layout must be one of {LAYOUTS}, got {layout!r}")
-        if images.dtype == np.float64:
-            images = images.astype(np.float32)
-        if images.dtype not in (np.uint8, np.float32):
-            raise FedBNNError(
-                "expected uint8 pixels or float32 normalised pixels, got "
-                f"{images.dtype}; convert the array first"
-            )
+        images = _typed(images, normalized)
         channels, height, width = self.input_shape
         if channels == 1 and images.shape[-2:] == (height, width) and images.ndim < 4:
             images = images.reshape(-1, height, width, 1)
@@ -193,6 +193,24 @@ class PackedModel:
         if fits_first:
             images = images.transpose(0, 2, 3, 1)
         return np.ascontiguousarray(images)
+
+
+def _typed(images: npt.NDArray[Any], normalized: bool) -> npt.NDArray[Any]:
+    """Return uint8 pixels as they are and normalized ones as float32."""
+    if normalized and np.issubdtype(images.dtype, np.floating):
+        return images.astype(np.float32, copy=False)
+    if normalized:
+        raise FedBNNError(
+            f"expected floats with normalized=True, got {images.dtype}; pass uint8 "
+            "pixels without normalized=True, the model normalizes them itself"
+        )
+    if images.dtype != np.uint8:
+        raise FedBNNError(
+            f"expected uint8 pixels (0 to 255), got {images.dtype}; convert the array "
+            "first, or pass normalized=True for floats that are normalized already, "
+            "(pixel / 255 - mean) / std with graph.mean and graph.std"
+        )
+    return images
 
 
 _warned = False

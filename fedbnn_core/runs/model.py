@@ -4,13 +4,13 @@ from pathlib import Path
 
 from torch import nn
 
-from fedbnn_core.binary.layer import begin_round
+from fedbnn_core.binary.model import begin_round
 from fedbnn_core.config import RunConfig
 from fedbnn_core.errors import ConfigError
 from fedbnn_core.export.pack import pack, write_packed
 from fedbnn_core.methods import create_method
 from fedbnn_core.networks.state import load_arrays
-from fedbnn_core.packed.format import encode
+from fedbnn_core.packed.encode import encode
 from fedbnn_core.runs.directory import RunDirectory
 
 __all__ = ["MODELS", "export_run", "load_run_model", "pack_run"]

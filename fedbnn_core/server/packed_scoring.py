@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from fedbnn_core.errors import FedBNNError
 from fedbnn_core.export.pack import pack
 from fedbnn_core.packed import PackedModel, available_kernels
-from fedbnn_core.packed.format import encode
+from fedbnn_core.packed.encode import encode
 from fedbnn_core.server.scoring import Evaluation, HeldOut, score
 
 __all__ = ["evaluate_packed"]

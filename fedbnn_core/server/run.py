@@ -14,7 +14,7 @@ import torch
 from fedbnn_core import __version__
 from fedbnn_core.aggregation.robust import planned_cut, possible_cut, prepare_replies
 from fedbnn_core.arrays import Arrays, to_safetensors
-from fedbnn_core.binary.mixing import Sharpness
+from fedbnn_core.binary.surrogate import Sharpness
 from fedbnn_core.config import RunConfig
 from fedbnn_core.data import save_partition
 from fedbnn_core.errors import RunError

@@ -6,7 +6,7 @@ import multiprocessing
 from contextlib import suppress
 from pathlib import Path
 
-from fedbnn_core.speed.comparison import contenders
+from fedbnn_core.speed.runtimes import contenders
 
 __all__ = ["peak_memory"]
 

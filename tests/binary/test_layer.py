@@ -11,17 +11,14 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from fedbnn_core.binary.layer import (
-    BinaryOptions,
-    RotatedBinaryConv2d,
+from fedbnn_core.binary.layer import RotatedBinaryConv2d
+from fedbnn_core.binary.model import (
     begin_epoch,
     begin_round,
-    binary_layers,
     deployed,
-    rotations,
 )
-from fedbnn_core.binary.mixing import Sharpness
-from fedbnn_core.errors import ConfigError
+from fedbnn_core.binary.options import BinaryOptions
+from fedbnn_core.binary.surrogate import Sharpness
 
 
 def layer_of(*args: int, seed: int = 0, **kwargs: object) -> RotatedBinaryConv2d:
@@ -46,7 +43,7 @@ def standardized(w: np.ndarray) -> np.ndarray:
 
 
 def mixed_weight(layer: RotatedBinaryConv2d, w_server: np.ndarray) -> np.ndarray:
-    """w~ of fedbnn.md section 2 from the layer's parameters and R."""
+    """w~ from the layer's parameters and R."""
     w = layer.weight.detach().double().numpy()
     lam = 1 / (1 + math.exp(-layer.omega.item()))
     alpha = abs(math.sin(layer.theta.item()))
@@ -447,28 +444,6 @@ def test_a_rounds_own_buffers_are_not_part_of_the_state() -> None:
     assert set(layer_of(4, 6, 3).state_dict()) == names - {"bias", "scale"}
 
 
-def test_model_wide_helpers_reach_every_layer() -> None:
-    model = nn.Sequential(
-        layer_of(3, 4, 3, seed=1), nn.Sequential(layer_of(4, 4, 1, seed=2)), nn.ReLU()
-    )
-    assert list(binary_layers(model)) == ["0", "1.0"]
-    begin_round(model)
-    begin_epoch(model, Sharpness(0.25))
-    named = rotations(model)
-    sizes = {name: tuple(r.shape) for name, r in named.items()}
-    assert sizes == {
-        "0.r1": (3, 3),
-        "0.r2": (9, 9),
-        "1.0.r1": (2, 2),
-        "1.0.r2": (2, 2),
-    }
-    assert torch.equal(named["0.r2"], model[0].r2)
-    assert all(layer.sharpness.t == 0.25 for layer in binary_layers(model).values())
-    assert all(layer.is_deployed for layer in binary_layers(deployed(model)).values())
-    deployed(model, on=False)
-    assert not any(layer.is_deployed for layer in binary_layers(model).values())
-
-
 def test_a_deployed_layer_ignores_rotation_and_server() -> None:
     layer = layer_of(4, 6, 3, padding=1)
     begin_epoch(layer, Sharpness(1.0))
@@ -479,15 +454,3 @@ def test_a_deployed_layer_ignores_rotation_and_server() -> None:
         twin.theta.fill_(1.0)
     x = normal(2, 4, 5, 5)
     assert torch.equal(twin(x), deployed(layer)(x))
-
-
-@pytest.mark.parametrize(
-    ("option", "match"),
-    [
-        ({"activation": "dynamic"}, "static.*per-sample.*'dynamic'"),
-        ({"rotation_start": "zero"}, "identity.*haar.*'zero'"),
-    ],
-)
-def test_wrong_options_are_named(option: dict[str, str], match: str) -> None:
-    with pytest.raises(ConfigError, match=match):
-        BinaryOptions(**option)  # type: ignore[arg-type]

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from fedbnn_core.binary.post_training import binarize_float_model
-from fedbnn_core.binary.rotation import sign
+from fedbnn_core.binary.surrogate import sign
 from fedbnn_core.errors import ConfigError
 from fedbnn_core.networks import ModelSpec, build_model
 from tests.methods.method_rounds import method

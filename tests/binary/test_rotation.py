@@ -14,10 +14,10 @@ from fedbnn_core.binary.rotation import (
     orthogonality_error,
     rotate,
     rotate_back,
-    sign,
 )
+from fedbnn_core.binary.surrogate import sign
 
-# n -> (n1, n2) as the paper's parameter table implies them (baselines.md 5.1, R5).
+# n -> (n1, n2) as the paper's parameter table of overheads implies them.
 FACTOR_TABLE = {
     9: (3, 3),
     27: (3, 9),
@@ -85,23 +85,6 @@ def test_factor_pair_is_the_most_square_factorisation() -> None:
 def test_factor_pair_needs_a_weight(n: int) -> None:
     with pytest.raises(ValueError, match="at least one weight"):
         factor_pair(n)
-
-
-@pytest.mark.parametrize("x", [0.0, -0.0, 1e-30, 5.0, float("inf")])
-def test_sign_of_zero_and_above_is_plus_one(x: float) -> None:
-    assert sign(torch.tensor([x])).tolist() == [1.0]
-
-
-@pytest.mark.parametrize("x", [-1e-30, -1e-44, -5.0, -float("inf")])
-def test_sign_below_zero_is_minus_one(x: float) -> None:
-    assert sign(torch.tensor([x])).tolist() == [-1.0]
-
-
-def test_sign_leaves_its_input_alone() -> None:
-    x = gaussian(50)
-    before = x.clone()
-    sign(x)
-    assert torch.equal(x, before)
 
 
 @pytest.mark.parametrize("n", [1, 2, 9, 12, 27, 49])

@@ -15,7 +15,7 @@ from fedbnn_core.data import load_local
 from fedbnn_core.errors import DataError, FedBNNError
 from fedbnn_core.packed import PackedModel
 from fedbnn_core.packed.builder import GraphBuilder
-from fedbnn_core.packed.format import encode
+from fedbnn_core.packed.encode import encode
 from fedbnn_core.packed.graph import Graph, Kind
 from tests.packed.graphs import Conv, conv_graph, everything
 

@@ -1,6 +1,4 @@
-"""Partitions against the definitions of baselines.md section 0."""
-
-from pathlib import Path
+"""Partitions against their definitions."""
 
 import numpy as np
 import pytest
@@ -9,9 +7,6 @@ from fedbnn_core.data import load_dataset, partition_indices
 from fedbnn_core.data.partition import (
     class_counts,
     label_entropy,
-    load_client_partition,
-    load_partition,
-    save_partition,
 )
 from fedbnn_core.errors import ConfigError, DataError
 
@@ -211,29 +206,6 @@ def test_labels_that_nobody_gets_are_warned_about(
 def test_entropy_by_hand() -> None:
     counts = np.array([[5, 0, 0, 0], [2, 2, 0, 0], [3, 3, 3, 3], [0, 0, 0, 0]])
     np.testing.assert_allclose(label_entropy(counts), [0, 1, 2, 0])
-
-
-def test_a_saved_partition_comes_back(tmp_path: Path) -> None:
-    parts = [np.array([4, 2]), np.array([], dtype=np.int64), np.array([7])]
-    path = tmp_path / "näme" / "partition.npz"
-    save_partition(path, parts)
-    assert [part.tolist() for part in load_partition(path)] == [[4, 2], [], [7]]
-    assert load_client_partition(path, 2).tolist() == [7]
-    assert load_client_partition(path, 1).tolist() == []
-    assert [file.name for file in path.parent.iterdir()] == ["partition.npz"]
-    with pytest.raises(DataError, match=r"clients 0\.\.2"):
-        load_client_partition(path, 3)
-
-
-def test_a_damaged_partition_file_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "partition.npz"
-    save_partition(path, [np.arange(50)])
-    path.write_bytes(path.read_bytes()[:100])
-    with pytest.raises(DataError, match="cannot be read"):
-        load_partition(path)
-    np.savez(path, indices=np.arange(5), offsets=np.array([0, 9]))
-    with pytest.raises(DataError, match="damaged"):
-        load_partition(path)
 
 
 def test_the_embedded_data_partitions_as_defined() -> None:

@@ -7,21 +7,16 @@ import pytest
 import torch
 from torch import nn
 
-from fedbnn_core.binary.layer import (
-    BinaryOptions,
-    begin_epoch,
-    begin_round,
-    binary_layers,
-    deployed,
-)
-from fedbnn_core.binary.mixing import Sharpness
+from fedbnn_core.binary.model import begin_epoch, begin_round, binary_layers, deployed
+from fedbnn_core.binary.options import BinaryOptions
+from fedbnn_core.binary.surrogate import Sharpness
 from fedbnn_core.data import load_dataset
 from fedbnn_core.data.batches import normalise
 from fedbnn_core.errors import ConfigError, DataError
 from fedbnn_core.export.pack import export_packed, pack
 from fedbnn_core.networks import ModelSpec, build_model
 from fedbnn_core.packed import PackedModel, available_kernels
-from fedbnn_core.packed.format import encode
+from fedbnn_core.packed.encode import encode
 
 CLASSES = 10
 NETWORKS = [

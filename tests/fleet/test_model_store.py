@@ -7,7 +7,7 @@ import pytest
 
 from fedbnn_core.errors import FormatError
 from fedbnn_core.fleet.model_store import store_model
-from fedbnn_core.packed.format import encode
+from fedbnn_core.packed.encode import encode
 from tests.packed.graphs import everything
 
 

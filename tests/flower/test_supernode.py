@@ -11,7 +11,6 @@ from fedbnn_core.flower import supernode
 from fedbnn_core.flower import version as flower_version
 from fedbnn_core.flower.supernode import (
     DeviceSettings,
-    explain,
     run_device,
     supernode_command,
 )
@@ -53,22 +52,6 @@ def test_tls_and_key_are_the_default_and_insecure_is_explicit(tmp_path):
     assert str(tmp_path / "ca.crt") == command[command.index("--root-certificates") + 1]
     assert "--auth-supernode-private-key" in command
     assert "--insecure" in supernode_command(settings(insecure=True), None, 1)
-
-
-@pytest.mark.parametrize(
-    ("line", "words", "may_pass"),
-    [
-        ("[code: 2004] Failed to activate SuperNode.", "does not accept", True),
-        ("Invalid timestamp", "clocks differ", False),
-        ("ERROR : Exit Code: 606", "different versions of Flower", False),
-        ("ERROR : Exit Code: 302", "key in the bundle", False),
-        ("something new", "something new", False),
-    ],
-)
-def test_refusals_are_put_into_words(line, words, may_pass):
-    explanation = explain(["INFO : Starting Flower SuperNode", line])
-    assert words in explanation.text
-    assert explanation.may_pass == may_pass
 
 
 @pytest.mark.parametrize("found", ["1.41.0", "1.40.0", "1.38.0"])

@@ -8,8 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from fedbnn_core.binary.layer import BinaryOptions, binary_layers, deployed
 from fedbnn_core.binary.memory_layout import hardtanh
+from fedbnn_core.binary.model import binary_layers, deployed
+from fedbnn_core.binary.options import BinaryOptions
 from fedbnn_core.errors import ConfigError
 from fedbnn_core.networks import MODELS, ModelSpec, build_model
 from fedbnn_core.networks.blocks import ChannelLayerNorm, StemConv2d, convolution

@@ -10,7 +10,7 @@ import pytest
 from fedbnn_core.errors import FedBNNError
 from fedbnn_core.packed import PackedModel
 from fedbnn_core.packed.c_program import write_c_program
-from fedbnn_core.packed.format import encode
+from fedbnn_core.packed.encode import encode
 from tests.packed.graphs import everything
 
 ARM = ["qemu-aarch64", "-L", "/usr/aarch64-linux-gnu"]

@@ -14,7 +14,8 @@ import pytest
 
 from fedbnn_core.errors import FormatError
 from fedbnn_core.packed import PackedModel, available_kernels
-from fedbnn_core.packed.format import decode, encode, seal
+from fedbnn_core.packed.decode import decode
+from fedbnn_core.packed.encode import encode, seal
 from fedbnn_core.packed.model import _native
 from fedbnn_core.packed.summary import macs
 from tests.packed.graphs import CLASSES, everything

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedbnn_core.packed import PackedModel, available_kernels
-from fedbnn_core.packed.format import encode
+from fedbnn_core.packed.encode import encode
 from tests.packed.graphs import Conv, conv_graph, everything
 
 CASES = [
@@ -61,7 +61,8 @@ def test_integers_equal_brute_force(case: Conv) -> None:
     expected = brute_force(case, np.where(image >= 0, 1, -1), weights)
     for kernel in available_kernels():
         model = PackedModel(encode(graph), kernel=kernel)
-        (sums,) = model.preactivations(image.astype(np.float32), layout="NHWC").values()
+        found = model.preactivations(image, layout="NHWC", normalized=True)
+        (sums,) = found.values()
         np.testing.assert_array_equal(sums, expected, err_msg=kernel)
 
 
@@ -88,11 +89,13 @@ def test_threads_share_a_large_layer() -> None:
     case = Conv(32, 32, 64, 64, 3, padding=1)  # 38 million products
     graph, _ = conv_graph(case, rng)
     image = rng.standard_normal((1, 32, 32, 64)).astype(np.float32)
-    expected = PackedModel(encode(graph), kernel="numpy").logits(image, layout="NHWC")
+    expected = PackedModel(encode(graph), kernel="numpy").logits(
+        image, layout="NHWC", normalized=True
+    )
     for threads in (1, 2, 5):
         model = PackedModel(encode(graph), threads=threads)
         for _ in range(20):
-            actual = model.logits(image, layout="NHWC")
+            actual = model.logits(image, layout="NHWC", normalized=True)
             assert actual.tobytes() == expected.tobytes()
 
 

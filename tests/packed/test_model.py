@@ -9,7 +9,7 @@ import pytest
 
 from fedbnn_core.errors import FedBNNError
 from fedbnn_core.packed import PackedModel, available_kernels
-from fedbnn_core.packed.format import encode
+from fedbnn_core.packed.encode import encode
 from tests.packed.graphs import Conv, conv_graph, everything
 
 DATA = encode(everything(16, np.random.default_rng(0)))
@@ -31,8 +31,24 @@ def test_layouts_and_types_give_the_same_logits(images: np.ndarray) -> None:
     scale = np.array([0.01, 0.02, 0.03])
     shift = np.array([-1.5, -1, -2])
     normalised = (images * scale + shift).astype(np.float32)
-    np.testing.assert_allclose(model.logits(normalised), expected, rtol=1e-4)
+    for kind in (np.float32, np.float64):
+        actual = model.logits(normalised.astype(kind), normalized=True)
+        np.testing.assert_allclose(actual, expected, rtol=1e-4)
     assert model.logits(images[:0]).shape == (0, 3)
+
+
+@pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64, np.int64, bool])
+def test_what_may_be_no_pixel_is_refused(images: np.ndarray, kind: type) -> None:
+    """Pixels between 0 and 1 would be classified, wrongly and without a word."""
+    model = PackedModel(DATA)
+    scaled = (images / 255).astype(kind)
+    for run in (model.predict, model.logits):
+        with pytest.raises(FedBNNError, match=r"expected uint8 .* normalized=True"):
+            run(scaled)
+    with pytest.raises(FedBNNError, match="expected uint8"):
+        model.preactivations(scaled[:1])
+    with pytest.raises(FedBNNError, match="expected floats with normalized=True"):
+        model.predict(images, normalized=True)
 
 
 def test_one_channel_needs_no_channel_axis() -> None:

@@ -9,9 +9,9 @@ import pytest
 
 from fedbnn_core.packed import PackedModel
 from fedbnn_core.packed.c_program import runtime_sources
-from fedbnn_core.packed.format import encode
+from fedbnn_core.packed.encode import encode
 from fedbnn_core.packed.graph import Graph
-from fedbnn_core.speed.comparison import packed_bytes
+from fedbnn_core.speed.runtimes import packed_bytes
 from tests.packed.graphs import Conv, conv_graph, everything
 from tests.packed.test_c_program import ARM
 from tests.packed.test_kernels import CASES

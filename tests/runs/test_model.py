@@ -10,7 +10,7 @@ import torch
 from rich.console import Console
 from typer.testing import CliRunner
 
-from fedbnn_core.binary.layer import deployed
+from fedbnn_core.binary.model import deployed
 from fedbnn_core.cli import app
 from fedbnn_core.cli.run import _export
 from fedbnn_core.config import RunConfig

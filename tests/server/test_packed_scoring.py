@@ -5,7 +5,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedbnn_core.binary.layer import BinaryOptions
+from fedbnn_core.binary.options import BinaryOptions
 from fedbnn_core.data.batches import normalise
 from fedbnn_core.networks import ModelSpec, build_model
 from fedbnn_core.packed import available_kernels

@@ -3,7 +3,7 @@
  * four times per load, and a pair of blocks stays in the first cache level while
  * all patches pass by. */
 static inline __attribute__((always_inline)) void
-block_mismatches(const uint8_t *patches, size_t patch_bytes, size_t n,
+walk_patches(const uint8_t *patches, size_t patch_bytes, size_t n,
                  const uint8_t *weights, uint16_t *counts, size_t count_stride,
                  const int wide) {
     /* Tiles of equal size: 9 patches are 3 + 3 + 3, since 4 + 4 + 1 takes longer. */
@@ -32,14 +32,14 @@ block_mismatches(const uint8_t *patches, size_t patch_bytes, size_t n,
     }
 }
 
-static void mismatches(const uint8_t *patches, size_t patch_bytes, size_t n,
-                       const uint8_t *weights, size_t blocks, uint16_t *counts,
-                       size_t count_stride) {
+static void block_mismatches(const uint8_t *patches, size_t patch_bytes, size_t n,
+                             const uint8_t *weights, size_t blocks, uint16_t *counts,
+                             size_t count_stride) {
     size_t b = 0;
     for (; b + 2 <= blocks; b += 2)
-        block_mismatches(patches, patch_bytes, n, weights + b * patch_bytes * LANES,
-                         counts + b * LANES, count_stride, 2);
+        walk_patches(patches, patch_bytes, n, weights + b * patch_bytes * LANES,
+                     counts + b * LANES, count_stride, 2);
     if (b < blocks)
-        block_mismatches(patches, patch_bytes, n, weights + b * patch_bytes * LANES,
-                         counts + b * LANES, count_stride, 1);
+        walk_patches(patches, patch_bytes, n, weights + b * patch_bytes * LANES,
+                     counts + b * LANES, count_stride, 1);
 }

@@ -209,6 +209,8 @@ tile_mismatches(const uint8_t *patches, size_t patch_bytes, const uint8_t *weigh
 enum { LANES = 32 };
 #include "blocks.h"
 
+#include "pairs_avx2.h"
+
 static inline __m256i not_above(const uint16_t *counts, const uint16_t *thresholds) {
     __m256i c = _mm256_loadu_si256((const __m256i *)counts);
     __m256i t = _mm256_loadu_si256((const __m256i *)thresholds);
@@ -227,6 +229,7 @@ const kernel_set fbnn_avx2 = {
     .name = "avx2",
     .lanes = LANES,
     .step_bytes = 1,
+    .mismatches = pair_mismatches,
     KERNEL_FUNCTIONS,
 };
 

@@ -123,6 +123,7 @@ const kernel_set fbnn_avx512 = {
     .name = "avx512",
     .lanes = LANES,
     .step_bytes = 4,
+    .mismatches = block_mismatches,
     KERNEL_FUNCTIONS,
 };
 

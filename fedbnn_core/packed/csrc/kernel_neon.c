@@ -157,6 +157,7 @@ const kernel_set fbnn_neon = {
     .name = "neon",
     .lanes = LANES,
     .step_bytes = 1,
+    .mismatches = block_mismatches,
     KERNEL_FUNCTIONS,
 };
 #else

@@ -145,5 +145,6 @@ const kernel_set fbnn_portable = {
     .name = "portable",
     .lanes = 1,
     .step_bytes = 8,
+    .mismatches = mismatches,
     KERNEL_FUNCTIONS,
 };

@@ -55,11 +55,11 @@ typedef struct {
     void (*max_rows)(const float *values, size_t channels, float *maximum);
 } kernel_set;
 
-/* All kernel files use the same names for their functions. */
+/* All kernel files use the same names for these functions. */
 #define KERNEL_FUNCTIONS                                                               \
-    .mismatches = mismatches, .compare = compare, .depthwise = depthwise,              \
-    .finish_counts = finish_counts, .finish_floats = finish_floats, .conv = conv,      \
-    .layer_norm = layer_norm, .add_rows = add_rows, .max_rows = max_rows
+    .compare = compare, .depthwise = depthwise, .finish_counts = finish_counts,        \
+    .finish_floats = finish_floats, .conv = conv, .layer_norm = layer_norm,            \
+    .add_rows = add_rows, .max_rows = max_rows
 
 extern const kernel_set fbnn_portable;
 #if defined(__x86_64__)

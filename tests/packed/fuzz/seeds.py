@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedbnn_core.packed.format import encode
+from fedbnn_core.packed.encode import encode
 from tests.packed.graphs import Conv, conv_graph, everything
 
 

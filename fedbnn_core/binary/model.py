@@ -1,0 +1,51 @@
+"""What the binary layers of one network share: their round, epoch and rotations."""
+
+from collections.abc import Iterator, Mapping
+
+from torch import Tensor, nn
+
+from fedbnn_core.binary.layer import RotatedBinaryConv2d
+from fedbnn_core.binary.surrogate import Sharpness
+
+__all__ = ["begin_epoch", "begin_round", "binary_layers", "deployed", "rotations"]
+
+
+def binary_layers(model: nn.Module) -> dict[str, RotatedBinaryConv2d]:
+    """Return the binary convolutions of a model by their qualified name."""
+    return {
+        name: module
+        for name, module in model.named_modules()
+        if isinstance(module, RotatedBinaryConv2d)
+    }
+
+
+def begin_round(model: nn.Module) -> None:
+    """Start a client round: freeze the broadcast weights and restart all R."""
+    for layer in binary_layers(model).values():
+        layer.begin_round()
+
+
+def begin_epoch(model: nn.Module, sharpness: Sharpness) -> None:
+    """Start a local epoch: set t and k, learn the rotations of every layer."""
+    for layer in binary_layers(model).values():
+        layer.begin_epoch(sharpness)
+
+
+def rotations(model: nn.Module) -> dict[str, Tensor]:
+    """Return R1 and R2 of every binary layer as ``<layer>.r1`` and ``<layer>.r2``."""
+    return dict(_named_rotations(binary_layers(model)))
+
+
+def _named_rotations(
+    layers: Mapping[str, RotatedBinaryConv2d],
+) -> Iterator[tuple[str, Tensor]]:
+    for name, layer in layers.items():
+        yield f"{name}.r1", layer.r1.detach()
+        yield f"{name}.r2", layer.r2.detach()
+
+
+def deployed(model: nn.Module, *, on: bool = True) -> nn.Module:
+    """Mark the model's binary layers as deployed: forward uses sign(weight)."""
+    for layer in binary_layers(model).values():
+        layer.is_deployed = on
+    return model

@@ -1,0 +1,36 @@
+"""How the binary convolutions of a network are trained."""
+
+from dataclasses import dataclass
+
+from fedbnn_core.choices import ACTIVATIONS, ROTATION_STARTS
+from fedbnn_core.errors import ConfigError
+
+__all__ = ["BinaryOptions"]
+
+
+@dataclass(frozen=True)
+class BinaryOptions:
+    """How binary convolutions are trained."""
+
+    activation: str = "static"
+    """"static": sign(BN(x)), folds into integer thresholds. "per-sample": RBNN's
+    standardization of each sample before the sign (not exportable)."""
+    rotation_start: str = "identity"
+    """R at the start of every round: "identity" or a seeded common "haar" draw."""
+    rotation_iterations: int = 3
+    """Bi-rotation iterations at the start of every local epoch; 0 keeps the start."""
+    server_alignment: bool = True
+    """False is the ablation without server memory: beta = 1 and lambda = 1."""
+    seed: int = 0
+    """Fixes the Haar start."""
+
+    def __post_init__(self) -> None:
+        if self.activation not in ACTIVATIONS:
+            raise ConfigError(
+                f"activation must be one of {ACTIVATIONS}, got {self.activation!r}"
+            )
+        if self.rotation_start not in ROTATION_STARTS:
+            raise ConfigError(
+                f"rotation_start must be one of {ROTATION_STARTS}, "
+                f"got {self.rotation_start!r}"
+            )
