@@ -105,7 +105,8 @@ def main() -> None:
     """Print times, ratios and memory."""
     config = RunConfig.from_mapping({"model": "convnext-tiny"}, complete=False)
     method = create_method(config, (3, 64, 64), 200)
-    arrays, rotations = method.expected_reply()
+    arrays = method.template.broadcast
+    rotations = method.template.rotations
     replies = make_replies(arrays, rotations)
     model_bytes = sum(array.nbytes for array in arrays.values())
 

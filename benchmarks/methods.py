@@ -57,7 +57,7 @@ def _round(
         {"method": method_name, "model": model_name}, complete=False
     )
     method = create_method(config, dataset.input_shape, dataset.num_classes)
-    model, broadcast = method.new_model(), method.initial_broadcast()
+    model, broadcast = method.new_model(), method.template.broadcast
     data = ClientData.of(dataset, np.arange(samples))
     task = LocalTask(
         round_index=0,

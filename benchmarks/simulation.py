@@ -46,7 +46,7 @@ def bare_rounds(config: RunConfig, rounds: int) -> list[float]:
     """Return the seconds of each round in two bare processes, without the first."""
     dataset = load_run_dataset(config)
     method = create_method(config, dataset.input_shape, dataset.num_classes)
-    broadcast = method.initial_broadcast()
+    broadcast = method.template.broadcast
     seconds = []
     with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
         for round_index in range(rounds + 1):

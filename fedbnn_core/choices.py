@@ -6,7 +6,6 @@ from importlib.util import find_spec
 __all__ = [
     "ACTIVATIONS",
     "AGGREGATIONS",
-    "METHODS",
     "MODELS",
     "PARTITION_SCHEMES",
     "PRIVACY_MODES",
@@ -29,7 +28,6 @@ def method_names() -> tuple[str, ...]:
     return tuple(sorted(name for name in modules if name not in _SHARED))
 
 
-METHODS = method_names()
 MODELS = ("cnn4", "resnet10", "resnet18", "convnext-tiny")
 AGGREGATIONS = ("server", "client")
 ACTIVATIONS = ("static", "per-sample")

@@ -17,7 +17,7 @@ from typing import Any
 from fedbnn_core.choices import (
     ACTIVATIONS,
     AGGREGATIONS,
-    METHODS,
+    method_names,
     MODELS,
     PARTITION_SCHEMES,
     PRIVACY_MODES,
@@ -67,7 +67,7 @@ def _within(minimum: float = -math.inf, maximum: float = math.inf) -> Any:
 class RunConfig:
     """Everything that decides a run; the same object on server and clients."""
 
-    method: str = _choice(*METHODS)
+    method: str = _choice(*method_names())
     """How clients train and what the server combines."""
     model: str = _choice(*MODELS)
     """The network."""
@@ -238,7 +238,7 @@ class RunConfig:
         }
 
     def learning_rate(self, round_index: int) -> float:
-        """Return the rate of a round counted from 0 (baselines.md 7.14)."""
+        """Return the rate of a round counted from 0."""
         if self.lr_halve_from == 0 or round_index < self.lr_halve_from:
             return self.lr
         halvings = 1 + (round_index - self.lr_halve_from) // self.lr_halve_every

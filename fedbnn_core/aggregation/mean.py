@@ -43,7 +43,7 @@ class ReplyArrays(Protocol):
 
 
 def normalised_weights(replies: Sequence[ReplyArrays]) -> list[float]:
-    """Return p_k = n_k / sum of n over the replies (fedbnn.md section 4)."""
+    """Return p_k = n_k / sum of n over the replies."""
     counts = [reply.num_examples for reply in replies]
     total = sum(counts)
     if total <= 0:

@@ -1,4 +1,4 @@
-"""The mean of the clients' rotated weights (fedbnn.md section 4).
+"""The mean of the clients' rotated weights.
 
     w_R = sum_k p_k rot_k(std(w_k)),   rot_k(z) = R1_k^T Z R2_k
 

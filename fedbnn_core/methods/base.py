@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import torch
 from torch import nn
@@ -16,7 +17,7 @@ from fedbnn_core.binary.options import BinaryOptions
 from fedbnn_core.binary.post_training import binarize_float_model
 from fedbnn_core.config import RunConfig
 from fedbnn_core.data.batches import ClientData
-from fedbnn_core.methods.template import PerClientBytes
+from fedbnn_core.methods.template import PerClientBytes, Template, shapes_of
 from fedbnn_core.networks import ModelSpec, build_model
 from fedbnn_core.networks.state import state_arrays
 from fedbnn_core.seeding import derive_seed
@@ -85,7 +86,7 @@ class Method(ABC):
     """Its name as people write it."""
     binary: bool
     """Whether it trains the binary net or the float twin."""
-    private = False
+    replies_with_state = False
     """Whether a reply is a state like the broadcast: that can be clipped and noised."""
 
     def __init__(
@@ -111,8 +112,40 @@ class Method(ABC):
             ),
         )
 
+        self._unused: nn.Module | None = None
+
+    @cached_property
+    def template(self) -> Template:
+        """The first broadcast and the shape of every reply, made once."""
+        network = self.initial_model()
+        template = self.describe(network)
+        self._unused = network
+        return template
+
+    def describe(self, network: nn.Module) -> Template:
+        """Return what the method's messages look like; by default a state each way.
+
+        Parameters
+        ----------
+        network : that of `initial_model`; it must stay as it is.
+        """
+        state = state_arrays(network)
+        trained = 4 * sum(p.numel() for p in network.parameters())
+        return Template(
+            broadcast=state,
+            reply=shapes_of(state),
+            nominal_bytes=PerClientBytes(up=trained, down=trained),
+        )
+
     def initial_model(self) -> nn.Module:
-        """Return the network of `spec` with the run's initial weights."""
+        """Return the network of `spec` with the run's initial weights.
+
+        The one that `template` was read from is handed out first: a server that needs
+        both builds one network.
+        """
+        network, self._unused = self._unused, None
+        if network is not None:
+            return network
         seed = derive_seed(self.config.seed, "initial weights")
         return prefer_channels_last(build_model(self.spec, seed=seed))
 
@@ -135,27 +168,9 @@ class Method(ABC):
         """
         return {}
 
-    def nominal_bytes(self) -> PerClientBytes:
-        """Return the traffic as papers count it: trained numbers, 4 bytes each.
-
-        Running statistics, counters and the arrays' headers travel too; they are part
-        of the actual bytes only.
-        """
-        trained = sum(p.numel() for p in self.initial_model().parameters())
-        extra = sum(array.size for array in self.expected_reply()[1].values())
-        return PerClientBytes(up=4 * (trained + extra), down=4 * trained)
-
     def paper_memory_extra(self) -> int:
         """Return the numbers that the paper's memory rule counts beyond the model's."""
         return 0
-
-    def initial_broadcast(self) -> Arrays:
-        """Return the state sent out in the first round."""
-        return state_arrays(self.initial_model())
-
-    @abstractmethod
-    def expected_reply(self) -> tuple[Arrays, Arrays]:
-        """Return (arrays, rotations) with the keys, shapes and dtypes of a reply."""
 
     def update_norm(self, arrays: Arrays, broadcast: Arrays) -> float:
         """Return the L2 norm of the update that a reply's arrays stand for.
@@ -217,7 +232,7 @@ class FloatMethod(Method):
     binary = False
 
     def final_variants(self, model: nn.Module) -> dict[str, nn.Module]:
-        """Return the model binarized after training (baselines.md section 4)."""
+        """Return the model binarized after training by l2 and by l1 scales."""
         with torch.device("meta"):
             twin = build_model(replace(self.spec, binary=True))
         # What stays float in the binary twin stays so here.

@@ -18,11 +18,7 @@ class FedAvg(FloatMethod):
     """w_{t+1} = sum_k p_k w_k over every array, BN statistics included."""
 
     title = "FedAvg"
-    private = True
-
-    def expected_reply(self) -> tuple[Arrays, Arrays]:
-        """Return the float twin's state and no rotations."""
-        return self.initial_broadcast(), {}
+    replies_with_state = True
 
     def train(
         self, model: nn.Module, broadcast: Arrays, data: ClientData, task: LocalTask

@@ -1,11 +1,13 @@
 """FedBAT: clients train 1-bit updates of a float network and send their signs.
 
-baselines.md section 1. The upload is one bit per conv and linear weight and one step
-size per layer; norms, running statistics and biases go as float32.
+The method of the ICML 2024 paper of that name. The upload is one bit per conv and
+linear weight and one step size per layer; norms, running statistics and biases go as
+float32.
 """
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
@@ -21,7 +23,7 @@ from fedbnn_core.methods.base import (
     FloatMethod,
     RoundResult,
 )
-from fedbnn_core.methods.template import PerClientBytes
+from fedbnn_core.methods.template import PerClientBytes, Template, shape_only
 from fedbnn_core.seeding import derive_seed
 from fedbnn_core.training.local import LocalTask, train_locally
 from fedbnn_core.training.sign_update import (
@@ -56,17 +58,22 @@ class FedBAT(FloatMethod):
         attach_updates(model, lambda _, w: BinaryUpdate(w, rho=self.config.fedbat_rho))
         return model
 
-    def expected_reply(self) -> tuple[Arrays, Arrays]:
-        """Return the packed signs, the step sizes and the arrays sent as they are."""
-        return _encode(self.new_model()), {}
+    def describe(self, network: nn.Module) -> Template:
+        """Reply with packed signs, step sizes and all other arrays as they are.
 
-    def nominal_bytes(self) -> PerClientBytes:
-        """Count 1 bit per weight, 4 bytes per step size and other trained number."""
-        layers = weight_layers(self.initial_model()).values()
-        weights = sum(layer.weight.numel() for layer in layers)
-        full = super().nominal_bytes()
+        Nominally 1 bit per weight, 4 bytes per step size and other trained number.
+        """
+        template = super().describe(network)
+        reply = dict(template.reply)
+        layers = [f"{name}.weight" for name in weight_layers(network)]
+        sizes = [reply.pop(name).size for name in layers]
+        for name, size in zip(layers, sizes, strict=True):
+            reply[_signs_key(name)] = shape_only(((size + 7) // 8,), np.uint8)
+        reply[STEP_SIZES] = shape_only((len(layers),), np.float32)
+        full, weights = template.nominal_bytes, sum(sizes)
         up = full.up - 4 * weights + (weights + 7) // 8 + 4 * len(layers)
-        return PerClientBytes(up=up, down=full.down)
+        nominal = PerClientBytes(up=up, down=full.down)
+        return replace(template, reply=reply, nominal_bytes=nominal)
 
     def update_norm(self, arrays: Arrays, broadcast: Arrays) -> float:
         """Count alpha sqrt(N) for a layer of N signs; refuse an alpha out of range."""
@@ -128,9 +135,10 @@ class FedBAT(FloatMethod):
 
     @cached_property
     def _positions(self) -> dict[str, int]:
-        """Return the place of each binarised weight in `STEP_SIZES`."""
-        layers = weight_layers(self.initial_model())
-        return {f"{name}.weight": index for index, name in enumerate(layers)}
+        """Return the place of each binarized weight in `STEP_SIZES`."""
+        sent = self.template.reply
+        signed = [n for n in self.template.broadcast if _signs_key(n) in sent]
+        return {name: index for index, name in enumerate(signed)}
 
 
 def _encode(model: nn.Module) -> Arrays:

@@ -1,9 +1,11 @@
 """FedBNN: real weights are averaged, their rotated signs are evaluated and deployed.
 
-fedbnn.md sections 3 (the client's round) and 4 (the server).
+`FedBNN.train` is the client's half and `FedBNN.combine` the server's half of the
+paper's Algorithm 1; binary/METHOD.md has both in full.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache, cached_property
 
 import numpy as np
@@ -26,6 +28,7 @@ from fedbnn_core.binary.rotation import Rotation, rotate
 from fedbnn_core.binary.surrogate import Sharpness
 from fedbnn_core.data.batches import ClientData
 from fedbnn_core.methods.base import ClientUpdate, LazyStates, Method, RoundResult
+from fedbnn_core.methods.template import PerClientBytes, Template, shapes_of
 from fedbnn_core.networks.state import load_arrays, state_arrays
 from fedbnn_core.training.local import LocalTask, train_locally
 
@@ -37,24 +40,26 @@ class FedBNN(Method):
 
     title = "FedBNN"
     binary = True
-    private = True
+    replies_with_state = True
 
     def evaluation_model(self) -> nn.Module:
         """Return the binary net in deployed mode: forward uses sign(weight)."""
         return deployed(self.new_model())
 
-    def expected_reply(self) -> tuple[Arrays, Arrays]:
-        """Return the binary net's state and its R1, R2."""
-        model = self.new_model()
-        # Kept: building a large model only to name its layers takes three times its
-        # size, and that while a round's replies are in memory.
-        self._layer_names = list(binary_layers(model))
-        return state_arrays(model), _to_numpy(rotations(model))
+    def describe(self, network: nn.Module) -> Template:
+        """Return the binary net's state both ways, and R1, R2 with a reply."""
+        template = super().describe(network)
+        extra = shapes_of(_to_numpy(rotations(network)))
+        full = template.nominal_bytes
+        up = full.up + 4 * sum(array.size for array in extra.values())
+        return replace(
+            template, rotations=extra, nominal_bytes=PerClientBytes(up, full.down)
+        )
 
     def train(
         self, model: nn.Module, broadcast: Arrays, data: ClientData, task: LocalTask
     ) -> ClientUpdate:
-        """Do the client round of fedbnn.md section 3."""
+        """Do one client round: freeze w_t, then rotate and train epoch by epoch."""
         load_arrays(model, broadcast)
         begin_round(model)
 
@@ -142,7 +147,12 @@ class FedBNN(Method):
 
     @cached_property
     def _layer_names(self) -> list[str]:
-        return list(binary_layers(self.new_model()))
+        first = ".r1"
+        return [
+            name.removesuffix(first)
+            for name in self.template.rotations
+            if name.endswith(first)
+        ]
 
     def _combine_rotated(
         self, name: str, replies: Sequence[ReplyArrays], weights: Sequence[float]

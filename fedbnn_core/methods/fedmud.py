@@ -1,13 +1,14 @@
 """FedMUD: clients train small factors of a structured update and send those.
 
-baselines.md section 2 (MUD + BKD + AAD). The first and the last layer, norms and
-biases are trained and sent in full. Clients keep nothing between rounds, so the
-broadcast holds W0 itself; a client that tracked W0 would need only the averaged
-factors, which is the nominal downlink.
+The method of the ICML 2025 paper of that name in its strongest form: model update
+decomposition with block-wise Kronecker products and frozen halves. The first and the
+last layer, norms and biases are trained and sent in full. Clients keep nothing between
+rounds, so the broadcast holds W0 itself; a client that tracked W0 would need only the
+averaged factors, which is the nominal downlink.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -23,7 +24,7 @@ from fedbnn_core.methods.base import (
     FloatMethod,
     RoundResult,
 )
-from fedbnn_core.methods.template import PerClientBytes
+from fedbnn_core.methods.template import PerClientBytes, Template, shape_only
 from fedbnn_core.seeding import derive_seed
 from fedbnn_core.training.kronecker_update import (
     Blocks,
@@ -58,7 +59,8 @@ class FedMUD(FloatMethod):
 
     def new_model(self) -> nn.Module:
         """Return the float network with factors on all layers but first and last."""
-        model, blocks = self.initial_model(), self._blocks
+        model = self.initial_model()
+        blocks = choose_blocks(model, self.config.fedmud_ratio)
 
         def factors(name: str, w: Tensor) -> KroneckerUpdate | None:
             return KroneckerUpdate(w, blocks[name]) if name in blocks else None
@@ -66,24 +68,33 @@ class FedMUD(FloatMethod):
         attach_updates(model, factors)
         return model
 
+    def describe(self, network: nn.Module) -> Template:
+        """Send W0 and a seed; reply with factors and all that is not decomposed.
+
+        Nominally what is trained, both ways, and a seed down.
+        """
+        template = super().describe(network)
+        reply, up = dict(template.reply), template.nominal_bytes.up
+        for name, blocks in choose_blocks(network, self.config.fedmud_ratio).items():
+            up += 4 * (blocks.trained - reply.pop(f"{name}.weight").size)
+            for key in _factor_keys(name):
+                reply[key] = shape_only(blocks.factor_shape, np.float32)
+        return Template(
+            broadcast=self._broadcast(template.broadcast, round_index=0),
+            reply=reply,
+            nominal_bytes=PerClientBytes(up=up, down=up + 8),
+        )
+
     @cached_property
     def _blocks(self) -> dict[str, Blocks]:
-        return choose_blocks(self.initial_model(), self.config.fedmud_ratio)
-
-    def initial_broadcast(self) -> Arrays:
-        """Return the initial weights as W0 and the first seed."""
-        return self._broadcast(super().initial_broadcast(), round_index=0)
-
-    def expected_reply(self) -> tuple[Arrays, Arrays]:
-        """Return factors, first and last layer, norms and biases."""
-        return _encode(self.new_model()), {}
-
-    def nominal_bytes(self) -> PerClientBytes:
-        """Count what is trained, both ways, and a seed down."""
-        trained = sum(
-            p.numel() for p in self.new_model().parameters() if p.requires_grad
-        )
-        return PerClientBytes(up=4 * trained, down=4 * trained + 8)
+        """Return the decomposed layers' blocks, in model order."""
+        sizes = {
+            layer: self.template.reply[key].shape
+            for name in self.template.broadcast
+            if (key := _factor_keys(layer := name.removesuffix(".weight"))[0])
+            in self.template.reply
+        }
+        return {layer: Blocks(count, size) for layer, (count, size, _) in sizes.items()}
 
     def paper_memory_extra(self) -> int:
         """Count trained and frozen factors, which the paper does for CNN4 only."""
@@ -93,7 +104,7 @@ class FedMUD(FloatMethod):
 
     def update_norm(self, arrays: Arrays, broadcast: Arrays) -> float:
         """Count D - D_0, which is linear in the factors, and all else as it is."""
-        frozen = self._frozen(broadcast)
+        frozen = self._frozen(broadcast, self._blocks)
         others, factors = _divide(arrays, list(frozen))
         _, before = _divide(broadcast, list(frozen))
         total = update_norm(others, broadcast)
@@ -112,7 +123,8 @@ class FedMUD(FloatMethod):
         updates = attached_updates(model, KroneckerUpdate)
         state, factors = _divide(broadcast, list(updates))
         load_frozen(model, state)
-        frozen = self._frozen(broadcast)
+        blocks = {name: update.blocks for name, update in updates.items()}
+        frozen = self._frozen(broadcast, blocks)
         for name, update in updates.items():
             update.begin_round(frozen[name], factors.get(name))
         loss = train_locally(model, data, task)
@@ -121,7 +133,7 @@ class FedMUD(FloatMethod):
     def combine(self, replies: Sequence[ReplyArrays], broadcast: Arrays) -> RoundResult:
         """Average what was sent; evaluate W0 + D; at a reset broadcast it as W0."""
         weights = normalised_weights(replies)
-        frozen = self._frozen(broadcast)
+        frozen = self._frozen(broadcast, self._blocks)
         decomposed = {f"{name}.weight" for name in frozen}
         state, _ = _divide(broadcast, list(frozen))
         sent = [name for name in state if name not in decomposed]
@@ -149,9 +161,11 @@ class FedMUD(FloatMethod):
         seed = derive_seed(self.config.seed, "fedmud", round_index)
         return w0 | {CLOCK: np.array([seed, round_index], np.int64)}
 
-    def _frozen(self, broadcast: Arrays) -> dict[str, tuple[Tensor, Tensor]]:
+    def _frozen(
+        self, broadcast: Arrays, blocks: Mapping[str, Blocks]
+    ) -> dict[str, tuple[Tensor, Tensor]]:
         seed = int(broadcast[CLOCK][0])
-        return frozen_factors(self._blocks, seed, self.config.fedmud_magnitude)
+        return frozen_factors(blocks, seed, self.config.fedmud_magnitude)
 
 
 def _encode(model: nn.Module) -> Arrays:

@@ -14,9 +14,9 @@ __all__ = ["changes_since", "refuse_unclippable"]
 
 def refuse_unclippable(config: RunConfig, method: Method) -> None:
     """Refuse what shortens updates if the method's replies are not weights."""
-    if method.private:
+    if method.replies_with_state:
         return
-    others = ", ".join(n for n in method_names() if method_class(n).private)
+    others = ", ".join(n for n in method_names() if method_class(n).replies_with_state)
     if config.privacy != "none":
         raise ConfigError(
             f"method {config.method!r} has no private mode; set privacy to 'none' or "

@@ -69,12 +69,14 @@ class ServerRun:
         )
         refuse_unclippable(config, self.method)
         self.device = choose_device(config.device)
+        # Before the evaluation, which takes over the network that it is read from.
+        template = self.method.template
+        self._nominal_bytes = template.nominal_bytes
         self._evaluation = RunEvaluation(
             self.method, self.dataset, seed=config.data_seed, device=self.device
         )
-        self._nominal = self.method.nominal_bytes()
         self._state = RunState(
-            broadcast=self.method.initial_broadcast(),
+            broadcast=template.broadcast,
             quarantine=Quarantine(
                 after=config.quarantine_after, rounds=config.quarantine_rounds
             ),
@@ -82,12 +84,11 @@ class ServerRun:
         )
         self._failed_attempts: list[dict[str, Any]] = []
         partition = run_partition(config, self.dataset, num_partitions)
-        expected = self.method.expected_reply()
         self._examples = {k: len(indices) for k, indices in enumerate(partition)}
         self._own_examples: Mapping[int, int] = {}
         self.rules = ReplyRules(
-            arrays=expected[0],
-            rotations=expected[1],
+            arrays=template.reply,
+            rotations=template.rotations,
             max_update_norm=config.max_update_norm,
             measure_update=self.method.update_norm,
         )
@@ -326,7 +327,7 @@ class ServerRun:
             "lr": config.learning_rate(round_index),
             "t": Sharpness.at(round_index, config.num_server_rounds, 0, 1).t,
             "layers": layer_figures(result.layers, replies, traffic),
-            **traffic.figures(replies, self._nominal, self._failed_attempts),
+            **traffic.figures(replies, self._nominal_bytes, self._failed_attempts),
             "quarantined": sorted(caught),
         }
         if config.robust == "trimmed-mean":

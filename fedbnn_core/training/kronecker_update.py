@@ -1,6 +1,6 @@
 """FedMUD's update of a layer: blocks of Kronecker products with half of it frozen.
 
-baselines.md section 2: D = A~ (x) B + A (x) B~ in r blocks of factors s x s. A~ and B~
+D = A~ (x) B + A (x) B~ in r blocks of factors s x s. A~ and B~
 are random, frozen and grown from a seed; A and B are trained and start at zero. D is
 linear in them, so the mean of the factors is the mean of the updates.
 """
@@ -40,6 +40,11 @@ class Blocks:
     def trained(self) -> int:
         """Return the numbers in A and B together, 2 r s^2."""
         return 2 * self.count * self.size**2
+
+    @property
+    def factor_shape(self) -> tuple[int, int, int]:
+        """Return the shape of A, and of B."""
+        return self.count, self.size, self.size
 
 
 def blocks_for(num_weights: int, ratio: float) -> Blocks:
@@ -108,11 +113,10 @@ def frozen_factors(
     """
     factors = {}
     for position, (name, layer) in enumerate(blocks.items()):
-        shape = (layer.count, layer.size, layer.size)
         pair = []
         for term in ("left", "right"):
             generator = torch.Generator().manual_seed(derive_seed(seed, position, term))
-            draw = torch.empty(shape).uniform_(
+            draw = torch.empty(layer.factor_shape).uniform_(
                 -magnitude, magnitude, generator=generator
             )
             pair.append(draw)
@@ -128,9 +132,8 @@ class KroneckerUpdate(WeightUpdate):
 
     def __init__(self, weight: Tensor, blocks: Blocks) -> None:
         super().__init__()
-        shape = (blocks.count, blocks.size, blocks.size)
-        zeros = torch.zeros(shape, device=weight.device)
-        self.shape = weight.shape
+        zeros = torch.zeros(blocks.factor_shape, device=weight.device)
+        self.blocks, self.shape = blocks, weight.shape
         self.a, self.b = nn.Parameter(zeros.clone()), nn.Parameter(zeros.clone())
         self.register_buffer("a_frozen", zeros.clone())
         self.register_buffer("b_frozen", zeros.clone())

@@ -1,6 +1,6 @@
 """FedBAT's 1-bit update of a layer: stochastic signs times a learned step size.
 
-baselines.md section 1. Per layer alpha = clamp(a0 * exp(rho * a~), 5e-4, 5e-2).
+Per layer alpha = clamp(a0 * exp(rho * a~), 5e-4, 5e-2).
 """
 
 from typing import Any
@@ -63,7 +63,7 @@ def stochastic_sign(x: Tensor, alpha: Tensor, uniform: Tensor) -> Tensor:
 class BinaryUpdate(WeightUpdate):
     """u = m in the warm-up, then u = S(m, alpha).
 
-    Trainable: ``m`` and ``a`` (a~ of the spec), both zero at the start of a round.
+    Trainable: ``m`` and ``a`` (a~ above), both zero at the start of a round.
 
     Parameters
     ----------

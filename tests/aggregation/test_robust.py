@@ -107,7 +107,7 @@ def test_clipping_defaults_to_the_median_norm():
 def test_median_of_fedbnn_works_in_the_rotated_space_too():
     method = create_method(config(robust="median"), (1, 28, 28), 10)
     replies = random_replies(method, 5)
-    result = method.combine(replies, method.initial_broadcast())
+    result = method.combine(replies, method.template.broadcast)
     key = "convs.1.weight"
     weights = np.stack([reply.array(key) for reply in replies])
     np.testing.assert_allclose(
@@ -157,7 +157,7 @@ def cosine(a, b):
 def test_attackers_do_not_gain_by_honest_clients_that_drop_out(rule, count):
     """Ten are planned for and two are hostile; up to five of the others are lost."""
     method = create_method(config(robust=rule), (1, 28, 28), 10)
-    broadcast = method.initial_broadcast()
+    broadcast = method.template.broadcast
     replies, truth = replies_under_attack(method, broadcast, count=count)
     key = "convs.2.weight"
     learnt = method.combine(replies, broadcast).broadcast[key] - broadcast[key]
@@ -167,7 +167,7 @@ def test_attackers_do_not_gain_by_honest_clients_that_drop_out(rule, count):
 @pytest.mark.parametrize("rule", ["none", "clip", "median", "trimmed-mean"])
 def test_two_of_ten_hostile_clients_turn_the_mean_but_no_robust_rule(rule):
     method = create_method(config(robust=rule), (1, 28, 28), 10)
-    broadcast = method.initial_broadcast()
+    broadcast = method.template.broadcast
     replies, truth = replies_under_attack(method, broadcast)
     prepared = replies
     if rule == "clip":

@@ -23,7 +23,7 @@ def test_a_device_chooses_its_threads_and_a_simulation_the_runs(node, threads):
             config.to_mapping(),
             {"partition-id": 0, "num-partitions": 2, **node},
             TrainOrder(0, 1, partition_file=""),
-            method.initial_broadcast(),
+            method.template.broadcast,
         )
         assert torch.get_num_threads() == threads
     finally:

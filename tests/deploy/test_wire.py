@@ -84,7 +84,7 @@ def test_weights_travel_over_grpc_on_the_fleet_port(site):
         assert b"/flwr.proto.Fleet/" + call in up
     assert b"HTTP/1.1" not in up
     config = RunConfig.from_mapping(QUICK | {"num-server-rounds": 1}, complete=False)
-    broadcast = create_method(config, (1, 28, 28), 10).initial_broadcast()
+    broadcast = create_method(config, (1, 28, 28), 10).template.broadcast
     assert share_found(largest(broadcast), down) > 0.9
     # The same round, trained here: what the device must have sent, bit for bit.
     order = TrainOrder(0, 1, partition_file="", num_partitions=1)

@@ -66,7 +66,7 @@ def test_one_full_batch_step_is_a_step_on_the_pooled_data():
 
 def test_one_client_and_one_epoch_are_plain_sgd_bit_for_bit():
     fedavg, data = method("fedavg"), client_data(0, 50)
-    broadcast = fedavg.initial_broadcast()
+    broadcast = fedavg.template.broadcast
     update = fedavg.train(fedavg.new_model(), broadcast, data, task(7))
     combined = fedavg.combine([Reply(50, update.arrays)], broadcast).broadcast
 
@@ -83,7 +83,7 @@ def test_one_client_and_one_epoch_are_plain_sgd_bit_for_bit():
 
 def test_every_array_is_averaged_by_samples_running_statistics_too():
     fedavg = method("fedavg")
-    broadcast = fedavg.initial_broadcast()
+    broadcast = fedavg.template.broadcast
     replies = one_round(fedavg, broadcast)
     combined = fedavg.combine(replies, broadcast)
     assert combined.candidates["float"].keys() == broadcast.keys()

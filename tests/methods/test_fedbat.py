@@ -12,7 +12,7 @@ from fedbnn_core.training.sign_update import BinaryUpdate
 from fedbnn_core.training.weight_update import attached_updates
 from tests.methods.method_rounds import Reply, client_data, method, one_round, task
 
-# FMNIST CNN4, baselines.md section 5.2: conv weights, head, BN channels.
+# FMNIST CNN4: conv weights, head, BN channels.
 WEIGHTS, NORM_CHANNELS, LAYERS = 387_360 + 2_560, 32 + 64 + 128 + 256, 5
 
 
@@ -33,7 +33,7 @@ def npy_bytes(array):
 
 def test_upload_is_one_bit_per_weight():
     fedbat = method("fedbat")
-    (reply,) = one_round(fedbat, fedbat.initial_broadcast(), clients=1)
+    (reply,) = one_round(fedbat, fedbat.template.broadcast, clients=1)
     sizes = {name: array.nbytes for name, array in reply.arrays.items()}
     norms = 4 * 4 * NORM_CHANNELS + 4 * 8
     assert sum(sizes.values()) == WEIGHTS // 8 + 4 * LAYERS + norms
@@ -41,9 +41,9 @@ def test_upload_is_one_bit_per_weight():
     files = {name: npy_bytes(array) for name, array in reply.arrays.items()}
     assert all(files[name] > sizes[name] for name in sizes)
     assert 8 * (sum(files.values()) - norms) <= 1.15 * WEIGHTS
-    nominal = fedbat.nominal_bytes()
+    nominal = fedbat.template.nominal_bytes
     trained = WEIGHTS + 2 * NORM_CHANNELS
-    # 1.08 bits per parameter (baselines.md section 6), without running statistics.
+    # 1.08 bits per parameter, without running statistics.
     assert nominal.up == WEIGHTS // 8 + 4 * LAYERS + 8 * NORM_CHANNELS
     assert 8 * nominal.up / trained == pytest.approx(1.08, abs=0.005)
     assert nominal.down == 4 * trained
@@ -51,7 +51,7 @@ def test_upload_is_one_bit_per_weight():
 
 def test_server_averages_the_reconstructed_weights():
     fedbat = method("fedbat")
-    broadcast = fedbat.initial_broadcast()
+    broadcast = fedbat.template.broadcast
     replies = one_round(fedbat, broadcast, clients=3)
     result = fedbat.combine(replies, broadcast)
     assert result.broadcast.keys() == broadcast.keys()
@@ -80,7 +80,7 @@ def judged(fedbat, broadcast, arrays):
 
 def test_update_norm_is_that_of_the_decoded_weights():
     fedbat = method("fedbat")
-    broadcast = fedbat.initial_broadcast()
+    broadcast = fedbat.template.broadcast
     (reply,) = one_round(fedbat, broadcast, clients=1)
     layers = [f"convs.{i}.weight" for i in range(4)] + ["head.weight"]
     squares = 0.0
@@ -99,7 +99,7 @@ def test_update_norm_is_that_of_the_decoded_weights():
 @pytest.mark.parametrize("alpha", [-1000.0, 0.0, 4.9e-4, 5.1e-2])
 def test_step_size_that_no_client_can_have_is_refused(alpha):
     fedbat = method("fedbat")
-    broadcast = fedbat.initial_broadcast()
+    broadcast = fedbat.template.broadcast
     (reply,) = one_round(fedbat, broadcast, clients=1)
     for bound in (5e-4, 5e-2):
         reply.arrays["step-sizes"] = np.full(LAYERS, bound, np.float32)
@@ -113,8 +113,8 @@ def test_server_model_is_float_and_draws_nothing():
     fedbat = method("fedbat")
     model = fedbat.evaluation_model()
     assert attached_updates(model, BinaryUpdate) == {}
-    load_arrays(model, fedbat.initial_broadcast())
-    assert state_arrays(model).keys() == fedbat.initial_broadcast().keys()
+    load_arrays(model, fedbat.template.broadcast)
+    assert state_arrays(model).keys() == fedbat.template.broadcast.keys()
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_signs_begin_after_the_share_of_steps(warm_up, switch_after):
         )
     )
     update = fedbat.train(
-        model, fedbat.initial_broadcast(), client_data(0, 48), task(epochs=2)
+        model, fedbat.template.broadcast, client_data(0, 48), task(epochs=2)
     )
     assert modes == [{False}] * switch_after + [{True}] * (6 - switch_after)
     # A step size is sent in any case; a round without signs sends mean |m|.
@@ -141,7 +141,7 @@ def test_signs_begin_after_the_share_of_steps(warm_up, switch_after):
 def test_a_round_starts_from_the_broadcast_and_nothing_else():
     """A model that another client has used gives the same reply as a new one."""
     fedbat = method("fedbat")
-    broadcast = fedbat.initial_broadcast()
+    broadcast = fedbat.template.broadcast
     used = fedbat.new_model()
     fedbat.train(used, broadcast, client_data(200, 260), task(9))
     replies = [
@@ -154,7 +154,7 @@ def test_a_round_starts_from_the_broadcast_and_nothing_else():
 
 def test_clients_draw_their_own_signs():
     fedbat = method("fedbat")
-    model, broadcast = fedbat.new_model(), fedbat.initial_broadcast()
+    model, broadcast = fedbat.new_model(), fedbat.template.broadcast
     data = client_data(0, 40)
     # lr = 0 keeps m = 0 everywhere: every bit is then a fair coin.
     bits = [
@@ -171,12 +171,14 @@ def test_clients_draw_their_own_signs():
 
 def test_biases_travel_as_they_are():
     fedbat = method("fedbat", shape=(3, 16, 16), model="resnet10", model_width=4)
-    template, _ = fedbat.expected_reply()
-    assert template["head.bias"].dtype == np.float32
-    assert "head.bias.signs" not in template
-    state = fedbat.initial_broadcast()
-    template["head.bias"][:] = 0.25
-    combined = fedbat.combine([Reply(5, template)], state).broadcast
+    state = fedbat.template.broadcast
+    untrained = fedbat.train(
+        fedbat.new_model(), state, client_data(0, 4), task(epochs=0)
+    ).arrays
+    assert untrained["head.bias"].dtype == np.float32
+    assert "head.bias.signs" not in untrained
+    untrained["head.bias"][:] = 0.25
+    combined = fedbat.combine([Reply(5, untrained)], state).broadcast
     assert combined["head.bias"].tolist() == [0.25] * 10
     shortcut = combined["blocks.1.shortcut.0.weight"]
     moved = np.abs(shortcut - state["blocks.1.shortcut.0.weight"])

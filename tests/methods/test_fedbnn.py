@@ -38,7 +38,7 @@ def random_orthogonal(size, generator):
 def random_replies(fedbnn, count, seed=0):
     """Replies with random weights, scalars and rotations of the right shapes."""
     generator = np.random.default_rng(seed)
-    state, rotations = fedbnn.expected_reply()
+    state, rotations = fedbnn.template.reply, fedbnn.template.rotations
     replies = []
     for k in range(count):
         arrays = {
@@ -73,7 +73,7 @@ def combined(replies, value):
 def test_server_keeps_two_models():
     fedbnn = method()
     replies = random_replies(fedbnn, 3)
-    broadcast = fedbnn.initial_broadcast()
+    broadcast = fedbnn.template.broadcast
     result = fedbnn.combine(replies, broadcast)
     assert list(result.candidates) == ["mixed", "weights", "rotated"]
     for layer in range(4):
@@ -115,7 +115,7 @@ def test_rotations_are_used_only_when_there_is_something_to_evaluate():
             return super().array(name)
 
     replies = [Watched(r.num_examples, r.arrays) for r in random_replies(fedbnn, 2)]
-    result = fedbnn.combine(replies, fedbnn.initial_broadcast())
+    result = fedbnn.combine(replies, fedbnn.template.broadcast)
     assert "weight" in asked
     assert not {"r1", "r2"} & asked
     assert result.candidates["mixed"]
@@ -125,8 +125,8 @@ def test_rotations_are_used_only_when_there_is_something_to_evaluate():
 def test_everything_but_the_rotations_is_averaged():
     fedbnn = method()
     replies = random_replies(fedbnn, 3)
-    result = fedbnn.combine(replies, fedbnn.initial_broadcast())
-    assert set(result.broadcast) == set(fedbnn.initial_broadcast())
+    result = fedbnn.combine(replies, fedbnn.template.broadcast)
+    assert set(result.broadcast) == set(fedbnn.template.broadcast)
     for name in ("head.weight", "norms.2.running_var", "convs.1.omega"):
         expected = combined(replies, lambda r, n=name: r.array(n).astype(float))
         np.testing.assert_allclose(result.broadcast[name], expected, atol=1e-6)
@@ -139,7 +139,7 @@ def test_everything_but_the_rotations_is_averaged():
 def test_averaging_the_clients_mixed_weights():
     fedbnn = method(aggregation="client")
     replies = random_replies(fedbnn, 3, seed=4)
-    broadcast = fedbnn.initial_broadcast()
+    broadcast = fedbnn.template.broadcast
     result = fedbnn.combine(replies, broadcast)
     name, key = "convs.2", "convs.2.weight"
 
@@ -159,7 +159,7 @@ def test_averaging_the_clients_mixed_weights():
 def test_without_server_alignment_beta_and_lambda_are_one():
     fedbnn = method(server_alignment=False)
     replies = random_replies(fedbnn, 2)
-    result = fedbnn.combine(replies, fedbnn.initial_broadcast())
+    result = fedbnn.combine(replies, fedbnn.template.broadcast)
     for figures in result.layers.values():
         assert (figures["beta"], figures["lambda"]) == (1.0, 1.0)
 
@@ -177,13 +177,13 @@ def client_round():
         batch_size=32,
         lr=0.1,
     )
-    broadcast = fedbnn.initial_broadcast()
+    broadcast = fedbnn.template.broadcast
     return fedbnn, broadcast, fedbnn.train(fedbnn.new_model(), broadcast, data, task)
 
 
 def test_client_reply_has_the_expected_keys_shapes_and_types(client_round):
     fedbnn, _, update = client_round
-    arrays, rotations = fedbnn.expected_reply()
+    arrays, rotations = fedbnn.template.reply, fedbnn.template.rotations
     for got, expected in ((update.arrays, arrays), (update.rotations, rotations)):
         assert {n: (a.shape, a.dtype) for n, a in got.items()} == {
             n: (a.shape, a.dtype) for n, a in expected.items()
@@ -258,5 +258,5 @@ def test_lambda_of_any_omega(omega, expected):
     replies = random_replies(fedbnn, 2)
     for reply in replies:
         reply.arrays["convs.0.omega"] = np.float32(omega)
-    layers = fedbnn.combine(replies, fedbnn.initial_broadcast()).layers
+    layers = fedbnn.combine(replies, fedbnn.template.broadcast).layers
     assert layers["convs.0"]["lambda"] == pytest.approx(expected)

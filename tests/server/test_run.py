@@ -283,7 +283,9 @@ def test_replies_that_wait_on_disk_need_room_too(data, tmp_path, monkeypatch):
     )
     run = ServerRun(tiny_config(data, tmp_path), CLIENTS)
     reply = sum(
-        array.nbytes for part in run.method.expected_reply() for array in part.values()
+        array.nbytes
+        for part in (run.method.template.reply, run.method.template.rotations)
+        for array in part.values()
     )
     # Three clients per round: two replies in memory, one on disk.
     monkeypatch.setattr(server_run, "DEFAULT_BUDGET_BYTES", 2 * reply)

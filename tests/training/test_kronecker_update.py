@@ -1,4 +1,4 @@
-"""FedMUD's blocks and factors against baselines.md section 2 and numpy's kron."""
+"""FedMUD's blocks and factors against published sizes and numpy's kron."""
 
 from dataclasses import replace
 
@@ -27,7 +27,7 @@ def draw(shape, seed):
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
-# Table of baselines.md section 2: (r, s) per layer, trained factors, total sent.
+# Published sizes: (r, s) per layer, trained factors, total sent.
 TABLE = {
     ("cnn4", "fmnist"): ([(2, 10), (8, 10), (31, 10)], 8_200, 12_008),
     ("cnn4", "svhn"): ([(1, 12), (1, 17), (1, 24)], 2_018, 14_082),
