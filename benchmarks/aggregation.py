@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedbnn_core.aggregation.mean import mean_array, normalised_weights
+from fedbnn_core.aggregation.mean import mean_array, normalized_weights
 from fedbnn_core.arrays import Arrays
 from fedbnn_core.config import RunConfig
 from fedbnn_core.methods import create_method
@@ -43,7 +43,7 @@ def make_replies(arrays: Arrays, rotations: Arrays) -> list[StoredReply]:
 
 def plain_sum(replies: list[StoredReply]) -> Arrays:
     """Return the weighted sum of all arrays in float32, as simply as it goes."""
-    weights = [np.float32(weight) for weight in normalised_weights(replies)]
+    weights = [np.float32(weight) for weight in normalized_weights(replies)]
     sums = {}
     for name, first in replies[0].arrays.items():
         total = np.zeros(first.shape, np.float32)
@@ -55,7 +55,7 @@ def plain_sum(replies: list[StoredReply]) -> Arrays:
 
 def mean_only(replies: list[StoredReply], names: Arrays) -> Arrays:
     """Return the float64 mean on one processor."""
-    weights = normalised_weights(replies)
+    weights = normalized_weights(replies)
     return {
         name: mean_array([reply.array(name) for reply in replies], weights)
         for name in names
@@ -111,7 +111,7 @@ def main() -> None:
     model_bytes = sum(array.nbytes for array in arrays.values())
 
     def combine_and_score() -> None:
-        result = method.combine(replies, arrays)
+        result = method.aggregate(replies, arrays)
         for name in result.candidates:
             assert result.candidates[name]
 
@@ -120,8 +120,8 @@ def main() -> None:
     jobs: dict[str, Callable[[], object]] = {
         "plain float32 sum": lambda: plain_sum(replies),
         "float64 mean, one processor": lambda: mean_only(replies, arrays),
-        "round without evaluation": lambda: method.combine(replies, arrays),
-        "round with evaluation: mean, w_R": lambda: method.combine(
+        "round without evaluation": lambda: method.aggregate(replies, arrays),
+        "round with evaluation: mean, w_R": lambda: method.aggregate(
             replies, arrays
         ).candidates["rotated"],
     }

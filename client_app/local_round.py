@@ -95,7 +95,7 @@ class LocalRound:
     def publish(self, arrays: Arrays) -> tuple[ClientUpdate, int]:
         """Return an update that holds nothing but private arrays and what they tell.
 
-        Loss, layer figures and the number of examples stay on the device; all clients
+        Loss, layer metrics and the number of examples stay on the device; all clients
         of a private run get the same weight.
         """
         rotations = self._method.relearn_rotations(

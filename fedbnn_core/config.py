@@ -17,13 +17,13 @@ from typing import Any
 from fedbnn_core.choices import (
     ACTIVATIONS,
     AGGREGATIONS,
-    method_names,
     MODELS,
     PARTITION_SCHEMES,
     PRIVACY_MODES,
     ROBUST_RULES,
     ROTATION_STARTS,
     TRACKERS,
+    method_names,
 )
 from fedbnn_core.errors import ConfigError
 
@@ -68,7 +68,7 @@ class RunConfig:
     """Everything that decides a run; the same object on server and clients."""
 
     method: str = _choice(*method_names())
-    """How clients train and what the server combines."""
+    """How clients train and what the server aggregates."""
     model: str = _choice(*MODELS)
     """The network."""
     model_width: int = _within(1, 4096)
@@ -156,19 +156,19 @@ class RunConfig:
     max_update_norm: float = _within(1e-12, 1e300)
     """Largest L2 norm of (reply - broadcast) that is accepted."""
     quarantine_after: int = _within(0, 10**6)
-    """Bad replies in a row until a client is left out; 0 means never."""
+    """Bad replies in a row until a client is excluded; 0 means never."""
     quarantine_rounds: int = _within(1, 10**6)
-    """How many rounds such a client is left out."""
+    """How many rounds such a client is excluded."""
     robust: str = _choice(*ROBUST_RULES)
-    """How replies are combined: the weighted mean, or a rule that bears attackers."""
+    """How replies are aggregated: the weighted mean, or a rule that bears attackers."""
     robust_clip_norm: float = _within(0.0, 1e300)
-    """Norm to which robust = "clip" shortens updates; 0 is the round's median norm."""
+    """Norm to which robust = "clip" clips updates; 0 is the round's median norm."""
     trim_fraction: float = _within(0.0, 0.499)
     """Share of clients-per-round that robust = "trimmed-mean" cuts at each end."""
     privacy: str = _choice(*PRIVACY_MODES)
     """Local differential privacy: clients clip their update and add noise to it."""
     privacy_clip_norm: float = _within(1e-12, 1e12)
-    """L2 norm to which a private client shortens its update."""
+    """L2 norm to which a private client clips its update."""
     privacy_noise_multiplier: float = _within(1e-6, 1e9)
     """Standard deviation of the noise, in clip norms."""
     privacy_delta: float = _within(1e-300, 0.5)
@@ -193,7 +193,7 @@ class RunConfig:
     deliver_model: bool
     """Send the packed model to the devices when the run is over."""
     tracker: str = _choice(*TRACKERS)
-    """Where figures go beside TensorBoard files: none, wandb or mlflow."""
+    """Where metrics go beside TensorBoard files: none, wandb or mlflow."""
 
     def __post_init__(self) -> None:
         for entry in fields(self):

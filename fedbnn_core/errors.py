@@ -37,7 +37,7 @@ _MAX_REASON_CHARACTERS = 300
 class ReplyError(FedBNNError):
     """A client's reply cannot be used.
 
-    Parts of the reason come from the client, so it is cut: one line that can be
+    Parts of the reason come from the client, so it is trimmed: one line that can be
     printed, of at most 300 characters.
     """
 

@@ -18,7 +18,7 @@ from flwr.common.logger import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
-from fedbnn_core.aggregation.robust import planned_cut
+from fedbnn_core.aggregation.robust import planned_trim
 from fedbnn_core.arrays import Arrays
 from fedbnn_core.errors import ReplyError
 from fedbnn_core.messages import ARRAYS, METRICS, ROTATIONS, TrainOrder
@@ -165,7 +165,7 @@ class FedBNNStrategy(Strategy):
                 return None
             line = self.run.finish_round(store.in_partition_order(), traffic)
         self._tried.clear()
-        planned = planned_cut(self.run.config)
+        planned = planned_trim(self.run.config)
         if line.get("trimmed", planned) < planned:
             log(
                 WARNING,

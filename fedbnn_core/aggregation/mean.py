@@ -2,7 +2,7 @@
 
 The sums run in float64 over the replies in the order given (partition order, so that
 the result does not depend on which client answered first). One array of all replies
-is combined before the next is touched: memory is that of one array however many
+is aggregated before the next is touched: memory is that of one array however many
 clients reply, besides the result.
 """
 
@@ -17,7 +17,7 @@ __all__ = [
     "ReplyArrays",
     "Rule",
     "mean_array",
-    "normalised_weights",
+    "normalized_weights",
 ]
 
 Rule = Callable[[Iterable[Array], Sequence[float]], Array]
@@ -42,7 +42,7 @@ class ReplyArrays(Protocol):
         """Return one array of the reply."""
 
 
-def normalised_weights(replies: Sequence[ReplyArrays]) -> list[float]:
+def normalized_weights(replies: Sequence[ReplyArrays]) -> list[float]:
     """Return p_k = n_k / sum of n over the replies."""
     counts = [reply.num_examples for reply in replies]
     total = sum(counts)

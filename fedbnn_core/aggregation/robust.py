@@ -1,4 +1,4 @@
-"""Combine replies so that a few clients with wrong updates cannot steer the model.
+"""Aggregate replies so that a few clients with wrong updates cannot steer the model.
 
 Flower's FedMedian and FedTrimmedAvg hold whole records of all clients in memory and
 know one set of arrays; here every rule works on one array of all replies at a time,
@@ -20,11 +20,11 @@ from fedbnn_core.config import RunConfig
 
 __all__ = [
     "ClippedReply",
+    "aggregation_rule",
     "clip_replies",
-    "combination_rule",
     "median_array",
-    "planned_cut",
-    "possible_cut",
+    "planned_trim",
+    "possible_trim",
     "prepare_replies",
     "trimmed_mean_array",
 ]
@@ -32,12 +32,12 @@ __all__ = [
 _BLOCK = 1 << 16
 
 
-def combination_rule(config: RunConfig) -> Rule:
-    """Return how a run combines one array of its replies."""
+def aggregation_rule(config: RunConfig) -> Rule:
+    """Return how a run aggregates one array of its replies."""
     if config.robust == "median":
         return median_array
     if config.robust == "trimmed-mean":
-        return partial(trimmed_mean_array, cut=planned_cut(config))
+        return partial(trimmed_mean_array, trim=planned_trim(config))
     return mean_array
 
 
@@ -47,11 +47,11 @@ def median_array(arrays: Iterable[Array], weights: Sequence[float]) -> Array:
     With an even number of replies it is the mean of the middle two.
     """
     held = list(arrays)
-    return _trimmed(held, cut=possible_cut(len(held), len(held)))
+    return _trimmed(held, trim=possible_trim(len(held), len(held)))
 
 
-def planned_cut(config: RunConfig) -> int:
-    """Return how many values a trimmed mean cuts at each end.
+def planned_trim(config: RunConfig) -> int:
+    """Return how many values a trimmed mean leaves away at each end.
 
     It is the share of the clients that are planned for, rounded up: a round that some
     honest clients drop out of has as many attackers as a full one.
@@ -60,26 +60,26 @@ def planned_cut(config: RunConfig) -> int:
     return math.ceil(config.trim_fraction * config.clients_per_round - 1e-9)
 
 
-def possible_cut(cut: int, replies: int) -> int:
-    """Return how many values can be cut at each end so that one or two are left."""
-    return min(cut, (replies - 1) // 2)
+def possible_trim(trim: int, replies: int) -> int:
+    """Return how many values can be trimmed at each end so that one or two are left."""
+    return min(trim, (replies - 1) // 2)
 
 
 def trimmed_mean_array(
-    arrays: Iterable[Array], weights: Sequence[float], *, cut: int
+    arrays: Iterable[Array], weights: Sequence[float], *, trim: int
 ) -> Array:
     """Return every coordinate's mean without its smallest and largest values.
 
-    ``cut`` values go at each end, or as many as are possible; the weights are ignored.
+    ``trim`` values go at each end, or as many as are possible; the weights are ignored.
     """
     held = list(arrays)
-    return _trimmed(held, cut=possible_cut(cut, len(held)))
+    return _trimmed(held, trim=possible_trim(trim, len(held)))
 
 
-def _trimmed(arrays: list[Array], *, cut: int) -> Array:
-    """Return the mean of the values left after cutting at both ends of the order."""
+def _trimmed(arrays: list[Array], *, trim: int) -> Array:
+    """Return the mean of the values left after trimming at both ends of the order."""
     if not arrays:
-        raise ValueError("no arrays to combine")
+        raise ValueError("no arrays to aggregate")
     first = arrays[0]
     result = np.empty(first.shape, first.dtype)
     flat_result = result.reshape(-1)
@@ -87,7 +87,7 @@ def _trimmed(arrays: list[Array], *, cut: int) -> Array:
     for start in range(0, first.size, _BLOCK):
         values = np.stack([array[start : start + _BLOCK] for array in flat])
         values.sort(axis=0)
-        mean = values[cut : len(arrays) - cut].mean(axis=0, dtype=np.float64)
+        mean = values[trim : len(arrays) - trim].mean(axis=0, dtype=np.float64)
         if np.issubdtype(first.dtype, np.integer):
             mean = np.rint(mean)
         flat_result[start : start + _BLOCK] = mean
@@ -96,7 +96,7 @@ def _trimmed(arrays: list[Array], *, cut: int) -> Array:
 
 @dataclass(frozen=True)
 class ClippedReply:
-    """A reply whose update was shortened: w_k' = w + c_k (w_k - w)."""
+    """A reply whose update was clipped: w_k' = w + c_k (w_k - w)."""
 
     reply: ReplyArrays
     """The reply as it came."""
@@ -134,7 +134,7 @@ def clip_replies(
     *,
     max_norm: float,
 ) -> list[ReplyArrays]:
-    """Shorten the updates that are longer than ``max_norm``.
+    """Clip the updates that are longer than ``max_norm``.
 
     Parameters
     ----------
@@ -156,7 +156,7 @@ def prepare_replies(
     norms: Mapping[int, float],
     broadcast: Mapping[str, Array],
 ) -> Sequence[ReplyArrays]:
-    """Return the replies as they are combined: clipped, if so configured.
+    """Return the replies as they are aggregated: clipped, if so configured.
 
     ``norms`` holds the L2 norm of each client's update.
     """

@@ -1,6 +1,6 @@
 """The federated methods: each module here is one of them.
 
-A method says how a client trains and what it sends back, and how the server combines
+A method says how a client trains and what it sends back, and how the server aggregates
 the replies. A further method is one more module with a class named ``METHOD``.
 """
 

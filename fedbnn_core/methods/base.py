@@ -10,7 +10,7 @@ from torch import nn
 
 from fedbnn_core.aggregation.mean import ReplyArrays
 from fedbnn_core.aggregation.norms import update_norm
-from fedbnn_core.aggregation.robust import combination_rule
+from fedbnn_core.aggregation.robust import aggregation_rule
 from fedbnn_core.aggregation.threads import map_in_threads
 from fedbnn_core.arrays import Array, Arrays
 from fedbnn_core.binary.options import BinaryOptions
@@ -43,7 +43,7 @@ class ClientUpdate:
     loss: float | None = 0.0
     """Mean training loss of the last local epoch; None if it is kept private."""
     layer_metrics: dict[str, list[float]] = field(default_factory=dict)
-    """Per-layer figures by name, one number per binary layer in model order."""
+    """Per-layer metrics by name, one number per binary layer in model order."""
 
 
 class LazyStates(Mapping[str, Arrays]):
@@ -76,7 +76,7 @@ class RoundResult:
     candidates: Mapping[str, Arrays]
     """States of the evaluation model to be scored; the first one is the product."""
     layers: dict[str, dict[str, float]] = field(default_factory=dict)
-    """Figures of each binary layer, from the combined state."""
+    """Metrics of each binary layer, from the aggregated state."""
 
 
 class Method(ABC):
@@ -93,8 +93,8 @@ class Method(ABC):
         self, config: RunConfig, input_shape: tuple[int, int, int], num_classes: int
     ) -> None:
         self.config = config
-        self.rule = combination_rule(config)
-        """Makes one array of the same array of all replies; `combine` uses it."""
+        self.rule = aggregation_rule(config)
+        """Makes one array of the same array of all replies; `aggregate` uses it."""
         self.spec = ModelSpec(
             name=config.model,
             input_shape=input_shape,
@@ -189,16 +189,18 @@ class Method(ABC):
         """Do one client round with a model of `new_model`."""
 
     @abstractmethod
-    def combine(self, replies: Sequence[ReplyArrays], broadcast: Arrays) -> RoundResult:
-        """Combine the replies to ``broadcast``, given in partition order."""
+    def aggregate(
+        self, replies: Sequence[ReplyArrays], broadcast: Arrays
+    ) -> RoundResult:
+        """Aggregate the replies to ``broadcast``, given in partition order."""
 
-    def combine_arrays(
+    def aggregate_arrays(
         self,
         names: Iterable[str],
         replies: Sequence[ReplyArrays],
         weights: Sequence[float],
     ) -> Arrays:
-        """Combine each of the named arrays by the run's rule."""
+        """Aggregate each of the named arrays by the run's rule."""
 
         def of_name(name: str) -> Array:
             return self.rule([reply.array(name) for reply in replies], weights)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from fedbnn_core.aggregation.mean import ReplyArrays, normalised_weights
+from fedbnn_core.aggregation.mean import ReplyArrays, normalized_weights
 from fedbnn_core.arrays import Arrays
 from fedbnn_core.data.batches import ClientData
 from fedbnn_core.methods.base import ClientUpdate, FloatMethod, RoundResult
@@ -28,9 +28,11 @@ class FedAvg(FloatMethod):
         loss = train_locally(model, data, task)
         return ClientUpdate(arrays=state_arrays(model), loss=loss)
 
-    def combine(self, replies: Sequence[ReplyArrays], broadcast: Arrays) -> RoundResult:
+    def aggregate(
+        self, replies: Sequence[ReplyArrays], broadcast: Arrays
+    ) -> RoundResult:
         """Return the weighted mean, which is also what is evaluated."""
-        state = self.combine_arrays(broadcast, replies, normalised_weights(replies))
+        state = self.aggregate_arrays(broadcast, replies, normalized_weights(replies))
         return RoundResult(broadcast=state, candidates={"float": state})
 
 

@@ -13,7 +13,7 @@ from functools import cached_property
 import numpy as np
 from torch import nn
 
-from fedbnn_core.aggregation.mean import ReplyArrays, normalised_weights
+from fedbnn_core.aggregation.mean import ReplyArrays, normalized_weights
 from fedbnn_core.aggregation.norms import update_norm
 from fedbnn_core.arrays import Arrays
 from fedbnn_core.data.batches import ClientData, batch_sizes
@@ -115,9 +115,11 @@ class FedBAT(FloatMethod):
         loss = train_locally(model, data, task, after_step=after_step)
         return ClientUpdate(arrays=_encode(model), loss=loss)
 
-    def combine(self, replies: Sequence[ReplyArrays], broadcast: Arrays) -> RoundResult:
+    def aggregate(
+        self, replies: Sequence[ReplyArrays], broadcast: Arrays
+    ) -> RoundResult:
         """Add the mean of the decoded updates to the weights, average all else."""
-        weights = normalised_weights(replies)
+        weights = normalized_weights(replies)
         step_sizes = [reply.array(STEP_SIZES) for reply in replies]
         state = {}
         for name, w in broadcast.items():

@@ -1,6 +1,6 @@
 """FedBNN: real weights are averaged, their rotated signs are evaluated and deployed.
 
-`FedBNN.train` is the client's half and `FedBNN.combine` the server's half of the
+`FedBNN.train` is the client's half and `FedBNN.aggregate` the server's half of the
 paper's Algorithm 1; binary/METHOD.md has both in full.
 """
 
@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedbnn_core.aggregation.mean import ReplyArrays, mean_array, normalised_weights
+from fedbnn_core.aggregation.mean import ReplyArrays, mean_array, normalized_weights
 from fedbnn_core.aggregation.rotated_mean import filter_blocks, rotated_mean
 from fedbnn_core.aggregation.threads import map_in_threads
 from fedbnn_core.arrays import Array, Arrays
@@ -99,10 +99,12 @@ class FedBNN(Method):
             begin_epoch(model, sharpness)
         return _to_numpy(rotations(model))
 
-    def combine(self, replies: Sequence[ReplyArrays], broadcast: Arrays) -> RoundResult:
+    def aggregate(
+        self, replies: Sequence[ReplyArrays], broadcast: Arrays
+    ) -> RoundResult:
         """Return w_{t+1} to broadcast, and w~, w and w_R to evaluate."""
-        weights = normalised_weights(replies)
-        state = self.combine_arrays(broadcast, replies, weights)
+        weights = normalized_weights(replies)
+        state = self.aggregate_arrays(broadcast, replies, weights)
         scalars = {name: self._scalars(state, name) for name in self._layer_names}
 
         def each_layer(weight_of: Callable[[str], Array]) -> Arrays:
@@ -113,7 +115,7 @@ class FedBNN(Method):
         # Only an evaluation needs it: a round without one does not pay for it.
         @cache
         def rotated() -> Arrays:
-            return each_layer(lambda n: self._combine_rotated(n, replies, weights))
+            return each_layer(lambda n: self._aggregate_rotated(n, replies, weights))
 
         def mixed() -> Arrays:
             if self.config.aggregation == "client":
@@ -154,7 +156,7 @@ class FedBNN(Method):
             if name.endswith(first)
         ]
 
-    def _combine_rotated(
+    def _aggregate_rotated(
         self, name: str, replies: Sequence[ReplyArrays], weights: Sequence[float]
     ) -> Array:
         """Return a layer's w_R = sum_k p_k rot_k(std(w_k)), or by a robust rule."""

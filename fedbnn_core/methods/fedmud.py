@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedbnn_core.aggregation.mean import ReplyArrays, normalised_weights
+from fedbnn_core.aggregation.mean import ReplyArrays, normalized_weights
 from fedbnn_core.aggregation.norms import update_norm
 from fedbnn_core.arrays import Arrays
 from fedbnn_core.data.batches import ClientData
@@ -130,9 +130,11 @@ class FedMUD(FloatMethod):
         loss = train_locally(model, data, task)
         return ClientUpdate(arrays=_encode(model), loss=loss)
 
-    def combine(self, replies: Sequence[ReplyArrays], broadcast: Arrays) -> RoundResult:
+    def aggregate(
+        self, replies: Sequence[ReplyArrays], broadcast: Arrays
+    ) -> RoundResult:
         """Average what was sent; evaluate W0 + D; at a reset broadcast it as W0."""
-        weights = normalised_weights(replies)
+        weights = normalized_weights(replies)
         frozen = self._frozen(broadcast, self._blocks)
         decomposed = {f"{name}.weight" for name in frozen}
         state, _ = _divide(broadcast, list(frozen))

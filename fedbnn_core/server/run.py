@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from fedbnn_core import __version__
-from fedbnn_core.aggregation.robust import planned_cut, possible_cut, prepare_replies
+from fedbnn_core.aggregation.robust import planned_trim, possible_trim, prepare_replies
 from fedbnn_core.arrays import Arrays, to_safetensors
 from fedbnn_core.binary.surrogate import Sharpness
 from fedbnn_core.config import RunConfig
@@ -300,7 +300,7 @@ class ServerRun:
         started = time.monotonic()
         previous, round_index = state.broadcast, state.rounds_done
         prepared = prepare_replies(config, replies, traffic.update_norms, previous)
-        result = self.method.combine(prepared, previous)
+        result = self.method.aggregate(prepared, previous)
         combined = time.monotonic()
         caught = {c for failed in self._failed_attempts for c in failed["quarantined"]}
         caught |= set(
@@ -331,7 +331,7 @@ class ServerRun:
             "quarantined": sorted(caught),
         }
         if config.robust == "trimmed-mean":
-            line["trimmed"] = possible_cut(planned_cut(config), len(replies))
+            line["trimmed"] = possible_trim(planned_trim(config), len(replies))
         if state.accountant:
             line["epsilon"] = state.accountant.epsilon()
         line |= {

@@ -51,7 +51,7 @@ def train_locally(
     ----------
     model : on the data's device; left in training mode.
     data : the client's samples. Without samples nothing happens and 0.0 is returned.
-    task : epochs, batch size, optimiser settings and seeds.
+    task : epochs, batch size, optimizer settings and seeds.
     begin_epoch : called with the epoch's index before its first batch.
     after_step : called with the number of steps done after every step.
     """
@@ -89,7 +89,7 @@ def prefer_channels_last(model: nn.Module) -> nn.Module:
     """Lay out float convolutions channels-last, in place; binary ones do it anyway.
 
     On a CPU a training step of CNN4 then takes two thirds of the time, mostly
-    because max-pooling vectorises.
+    because max-pooling vectorizes.
     """
     for module in model.modules():
         if isinstance(module, nn.Conv2d):

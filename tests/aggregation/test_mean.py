@@ -5,7 +5,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from fedbnn_core.aggregation.mean import mean_array, normalised_weights
+from fedbnn_core.aggregation.mean import mean_array, normalized_weights
 from fedbnn_core.server.reply_store import StoredReply
 
 # Below, at and beyond one block of the blocked sum.
@@ -19,12 +19,12 @@ def random_arrays(count, size, seed=0):
 
 def test_weights_are_shares_of_the_examples():
     replies = [StoredReply(k, n, {}) for k, n in enumerate((1, 2, 5))]
-    assert normalised_weights(replies) == [0.125, 0.25, 0.625]
+    assert normalized_weights(replies) == [0.125, 0.25, 0.625]
 
 
 def test_no_examples_is_an_error():
     with pytest.raises(ValueError, match="no reply has any examples"):
-        normalised_weights([])
+        normalized_weights([])
 
 
 @pytest.mark.parametrize("size", SIZES)

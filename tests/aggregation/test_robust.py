@@ -5,10 +5,10 @@ import pytest
 
 from fedbnn_core.aggregation.norms import update_norm
 from fedbnn_core.aggregation.robust import (
+    aggregation_rule,
     clip_replies,
-    combination_rule,
     median_array,
-    planned_cut,
+    planned_trim,
     trimmed_mean_array,
 )
 from fedbnn_core.config import RunConfig
@@ -42,7 +42,7 @@ def test_median_is_numpys_median(size, count):
 )
 def test_trimmed_mean_cuts_both_ends(count, planned, cut):
     arrays = random_arrays(count, 50)
-    got = trimmed_mean_array(arrays, [1 / count] * count, cut=planned)
+    got = trimmed_mean_array(arrays, [1 / count] * count, trim=planned)
     for index in range(50):
         values = sorted(float(array[index]) for array in arrays)[cut : count - cut]
         assert got[index] == pytest.approx(sum(values) / len(values), rel=1e-6)
@@ -54,7 +54,7 @@ def test_trimmed_mean_cuts_both_ends(count, planned, cut):
 )
 def test_cut_is_a_share_of_the_planned_clients_rounded_up(fraction, clients, cut):
     settings = {"trim_fraction": fraction, "clients_per_round": clients}
-    assert planned_cut(config(**settings)) == cut
+    assert planned_trim(config(**settings)) == cut
 
 
 def test_integers_stay_integers():
@@ -73,7 +73,7 @@ def test_rule_follows_the_config():
         ({"robust": "trimmed-mean", "trim_fraction": 0.2}, 2.0),
         ({"robust": "trimmed-mean", "trim_fraction": 0.0}, 21.2),
     ]:
-        got = combination_rule(config(**settings))(arrays, weights)
+        got = aggregation_rule(config(**settings))(arrays, weights)
         assert got[0] == pytest.approx(wanted)
 
 
@@ -107,7 +107,7 @@ def test_clipping_defaults_to_the_median_norm():
 def test_median_of_fedbnn_works_in_the_rotated_space_too():
     method = create_method(config(robust="median"), (1, 28, 28), 10)
     replies = random_replies(method, 5)
-    result = method.combine(replies, method.template.broadcast)
+    result = method.aggregate(replies, method.template.broadcast)
     key = "convs.1.weight"
     weights = np.stack([reply.array(key) for reply in replies])
     np.testing.assert_allclose(
@@ -160,7 +160,7 @@ def test_attackers_do_not_gain_by_honest_clients_that_drop_out(rule, count):
     broadcast = method.template.broadcast
     replies, truth = replies_under_attack(method, broadcast, count=count)
     key = "convs.2.weight"
-    learnt = method.combine(replies, broadcast).broadcast[key] - broadcast[key]
+    learnt = method.aggregate(replies, broadcast).broadcast[key] - broadcast[key]
     assert cosine(learnt, truth[key]) > 0.8
 
 
@@ -173,11 +173,11 @@ def test_two_of_ten_hostile_clients_turn_the_mean_but_no_robust_rule(rule):
     if rule == "clip":
         norms = [update_norm(reply.arrays, broadcast) for reply in replies]
         prepared = clip_replies(replies, norms, broadcast, max_norm=0.0)
-    result = method.combine(prepared, broadcast)
+    result = method.aggregate(prepared, broadcast)
     key = "convs.2.weight"
     learnt = cosine(result.broadcast[key] - broadcast[key], truth[key])
     # The rotated space: compare with what the honest clients alone would give.
-    honest = method.combine(replies[2:], broadcast).candidates["rotated"][key]
+    honest = method.aggregate(replies[2:], broadcast).candidates["rotated"][key]
     rotated = cosine(result.candidates["rotated"][key], honest)
     if rule == "none":
         assert learnt < -0.8

@@ -30,7 +30,7 @@ def test_quadratic_clients_reach_the_closed_form():
             for _ in range(steps):
                 w -= np.float32(eta) * (w - centre)
             replies.append(Reply(count, {"w": w}))
-        broadcast = fedavg.combine(replies, broadcast).broadcast
+        broadcast = fedavg.aggregate(replies, broadcast).broadcast
     optimum = np.average(centres.astype(np.float64), axis=0, weights=counts)
     expected = optimum + (1 - eta) ** (steps * rounds) * (start - optimum)
     np.testing.assert_allclose(broadcast["w"], expected, atol=2e-6)
@@ -60,7 +60,7 @@ def test_one_full_batch_step_is_a_step_on_the_pooled_data():
     residual = torch.full((len(y), 10), 0.1, dtype=torch.float64)
     residual[torch.arange(len(y)), y] -= 1.0
     expected = -0.1 * residual.T @ x / len(y)
-    combined = fedavg.combine(replies, broadcast).broadcast
+    combined = fedavg.aggregate(replies, broadcast).broadcast
     np.testing.assert_allclose(combined["1.weight"], expected, atol=1e-6)
 
 
@@ -68,7 +68,7 @@ def test_one_client_and_one_epoch_are_plain_sgd_bit_for_bit():
     fedavg, data = method("fedavg"), client_data(0, 50)
     broadcast = fedavg.template.broadcast
     update = fedavg.train(fedavg.new_model(), broadcast, data, task(7))
-    combined = fedavg.combine([Reply(50, update.arrays)], broadcast).broadcast
+    combined = fedavg.aggregate([Reply(50, update.arrays)], broadcast).broadcast
 
     seed = derive_seed(fedavg.config.seed, "initial weights")
     model = prefer_channels_last(build_model(fedavg.spec, seed=seed))
@@ -85,7 +85,7 @@ def test_every_array_is_averaged_by_samples_running_statistics_too():
     fedavg = method("fedavg")
     broadcast = fedavg.template.broadcast
     replies = one_round(fedavg, broadcast)
-    combined = fedavg.combine(replies, broadcast)
+    combined = fedavg.aggregate(replies, broadcast)
     assert combined.candidates["float"].keys() == broadcast.keys()
     for name in broadcast:
         stacked = np.stack([reply.array(name).astype(np.float64) for reply in replies])

@@ -53,7 +53,7 @@ def test_server_averages_the_reconstructed_weights():
     fedbat = method("fedbat")
     broadcast = fedbat.template.broadcast
     replies = one_round(fedbat, broadcast, clients=3)
-    result = fedbat.combine(replies, broadcast)
+    result = fedbat.aggregate(replies, broadcast)
     assert result.broadcast.keys() == broadcast.keys()
     layers = [f"convs.{i}.weight" for i in range(4)] + ["head.weight"]
     for index in (0, 1, 4):
@@ -178,7 +178,7 @@ def test_biases_travel_as_they_are():
     assert untrained["head.bias"].dtype == np.float32
     assert "head.bias.signs" not in untrained
     untrained["head.bias"][:] = 0.25
-    combined = fedbat.combine([Reply(5, untrained)], state).broadcast
+    combined = fedbat.aggregate([Reply(5, untrained)], state).broadcast
     assert combined["head.bias"].tolist() == [0.25] * 10
     shortcut = combined["blocks.1.shortcut.0.weight"]
     moved = np.abs(shortcut - state["blocks.1.shortcut.0.weight"])

@@ -74,7 +74,7 @@ def test_server_keeps_two_models():
     fedbnn = method()
     replies = random_replies(fedbnn, 3)
     broadcast = fedbnn.template.broadcast
-    result = fedbnn.combine(replies, broadcast)
+    result = fedbnn.aggregate(replies, broadcast)
     assert list(result.candidates) == ["mixed", "weights", "rotated"]
     for layer in range(4):
         name = f"convs.{layer}"
@@ -115,7 +115,7 @@ def test_rotations_are_used_only_when_there_is_something_to_evaluate():
             return super().array(name)
 
     replies = [Watched(r.num_examples, r.arrays) for r in random_replies(fedbnn, 2)]
-    result = fedbnn.combine(replies, fedbnn.template.broadcast)
+    result = fedbnn.aggregate(replies, fedbnn.template.broadcast)
     assert "weight" in asked
     assert not {"r1", "r2"} & asked
     assert result.candidates["mixed"]
@@ -125,7 +125,7 @@ def test_rotations_are_used_only_when_there_is_something_to_evaluate():
 def test_everything_but_the_rotations_is_averaged():
     fedbnn = method()
     replies = random_replies(fedbnn, 3)
-    result = fedbnn.combine(replies, fedbnn.template.broadcast)
+    result = fedbnn.aggregate(replies, fedbnn.template.broadcast)
     assert set(result.broadcast) == set(fedbnn.template.broadcast)
     for name in ("head.weight", "norms.2.running_var", "convs.1.omega"):
         expected = combined(replies, lambda r, n=name: r.array(n).astype(float))
@@ -140,7 +140,7 @@ def test_averaging_the_clients_mixed_weights():
     fedbnn = method(aggregation="client")
     replies = random_replies(fedbnn, 3, seed=4)
     broadcast = fedbnn.template.broadcast
-    result = fedbnn.combine(replies, broadcast)
+    result = fedbnn.aggregate(replies, broadcast)
     name, key = "convs.2", "convs.2.weight"
 
     def client_mixed(reply):
@@ -159,7 +159,7 @@ def test_averaging_the_clients_mixed_weights():
 def test_without_server_alignment_beta_and_lambda_are_one():
     fedbnn = method(server_alignment=False)
     replies = random_replies(fedbnn, 2)
-    result = fedbnn.combine(replies, fedbnn.template.broadcast)
+    result = fedbnn.aggregate(replies, fedbnn.template.broadcast)
     for figures in result.layers.values():
         assert (figures["beta"], figures["lambda"]) == (1.0, 1.0)
 
@@ -258,5 +258,5 @@ def test_lambda_of_any_omega(omega, expected):
     replies = random_replies(fedbnn, 2)
     for reply in replies:
         reply.arrays["convs.0.omega"] = np.float32(omega)
-    layers = fedbnn.combine(replies, fedbnn.template.broadcast).layers
+    layers = fedbnn.aggregate(replies, fedbnn.template.broadcast).layers
     assert layers["convs.0"]["lambda"] == pytest.approx(expected)

@@ -59,7 +59,7 @@ def test_merged_model_is_the_mean_of_the_clients_models():
     fedmud = method("fedmud")
     broadcast = fedmud.template.broadcast
     replies = one_round(fedmud, broadcast, clients=3, lr=0.01)
-    result = fedmud.combine(replies, broadcast)
+    result = fedmud.aggregate(replies, broadcast)
     merged = result.candidates["float"]
     assert CLOCK not in merged
     load_arrays(fedmud.evaluation_model(), merged)
@@ -79,7 +79,7 @@ def test_merged_model_is_the_mean_of_the_clients_models():
 def test_every_round_merges_and_takes_a_new_seed():
     fedmud = method("fedmud")
     broadcast = fedmud.template.broadcast
-    result = fedmud.combine(one_round(fedmud, broadcast, lr=0.01), broadcast)
+    result = fedmud.aggregate(one_round(fedmud, broadcast, lr=0.01), broadcast)
     assert result.broadcast.keys() == broadcast.keys()
     for name, array in result.candidates["float"].items():
         assert np.array_equal(result.broadcast[name], array)
@@ -91,7 +91,7 @@ def test_a_later_reset_keeps_w0_and_sends_the_factors_down():
     fedmud = method("fedmud", fedmud_reset_every=2)
     first = fedmud.template.broadcast
     replies = one_round(fedmud, first, lr=0.01)
-    result = fedmud.combine(replies, first)
+    result = fedmud.aggregate(replies, first)
     second = result.broadcast
     assert second[CLOCK].tolist() == [first[CLOCK][0], 1]
     assert np.array_equal(second["convs.1.weight"], first["convs.1.weight"])
@@ -110,7 +110,7 @@ def test_a_later_reset_keeps_w0_and_sends_the_factors_down():
         result.candidates["float"]["convs.1.weight"],
         atol=1e-6,
     )
-    third = fedmud.combine(one_round(fedmud, second, lr=0.01), second).broadcast
+    third = fedmud.aggregate(one_round(fedmud, second, lr=0.01), second).broadcast
     assert third.keys() == first.keys()
     assert third[CLOCK][1] == 2
     assert third[CLOCK][0] != first[CLOCK][0]
@@ -138,6 +138,6 @@ def test_update_norm_is_that_of_the_effective_weights():
                 squares += np.square(array - broadcast[name]).sum()
         norm = fedmud.update_norm(replies[0].arrays, broadcast)
         assert abs(norm - squares**0.5) <= 1e-4 * norm
-        result = fedmud.combine(replies, broadcast)
+        result = fedmud.aggregate(replies, broadcast)
         broadcast, merged = result.broadcast, result.candidates["float"]
         start = {name: merged[name] for name in start}

@@ -16,8 +16,8 @@ from fedbnn_core.methods.fedbnn import FedBNN
 class Fifth(FedBNN):
     title = "Fifth of All"
 
-    def combine(self, replies, broadcast):
-        result = super().combine(replies, broadcast)
+    def aggregate(self, replies, broadcast):
+        result = super().aggregate(replies, broadcast)
         candidates = {"mixed": result.candidates["mixed"]}
         return replace(result, candidates=candidates, layers={})
 
