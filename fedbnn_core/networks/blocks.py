@@ -38,7 +38,10 @@ def convolution(
     clamp: bool = True,
     options: BinaryOptions | None = None,
 ) -> nn.Module:
-    """Return a rotated binary convolution or its float twin (zero padding)."""
+    """Return a binary convolution, or its float twin, to stand before a batch norm.
+
+    The float twin pads with zeros.
+    """
     if binary:
         return RotatedBinaryConv2d(
             in_channels,
@@ -49,6 +52,7 @@ def convolution(
             groups=groups,
             bias=bias,
             clamp=clamp,
+            norm_follows=True,
             options=options,
         )
     strided_pointwise = kernel_size == 1 and padding == 0 and stride > 1
