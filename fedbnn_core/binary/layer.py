@@ -194,7 +194,7 @@ class RotatedBinaryConv2d(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return conv(sign(x), sign(w~)) * s + bias; padded taps are +1."""
+        """Return conv(sign(x), sign(w~)) * s + bias, Eq. 2; padded taps are +1."""
         if self._clock_missing and self.training and torch.is_grad_enabled():
             self._warn_of_missing_clock()
         if self.options.activation == "per-sample":

@@ -73,7 +73,7 @@ def convolution(
 def normal_init(model: nn.Module, std: float = 0.01) -> None:
     """Draw every float conv and linear weight from Normal(0, std), biases zero.
 
-    Binary convolutions keep torch's default: their weights are standardised, so the
+    Binary convolutions keep torch's default: their weights are standardized, so the
     initial scale only sets the effective learning rate.
     """
     for module in model.modules():

@@ -12,7 +12,7 @@ from fedbnn_core.binary.surrogate import Sharpness
 
 
 def slope(x: float, t: float, k: float) -> float:
-    """F'(x) of fedbnn.md section 2."""
+    """F'(x) as METHOD.md states it."""
     return max(k * (math.sqrt(2) * t - t * t * abs(x)), 0.0)
 
 
