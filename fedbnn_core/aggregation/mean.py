@@ -52,7 +52,7 @@ def normalized_weights(replies: Sequence[ReplyArrays]) -> list[float]:
 
 
 def mean_array(arrays: Iterable[Array], weights: Sequence[float]) -> Array:
-    """Return sum_k p_k a_k in the arrays' dtype; integers are rounded.
+    """Return sum_k p_k a_k (Eq. 24) in the arrays' dtype; integers are rounded.
 
     Parameters
     ----------

@@ -31,7 +31,7 @@ def filter_blocks(weights: Array) -> list[slice]:
 def rotated_mean(
     clients: Sequence[Array], rotations: Sequence[Rotation], weights: Sequence[float]
 ) -> Array:
-    """Return w_R of one layer in float32.
+    """Return w_R of one layer in float32, Eq. 25.
 
     Parameters
     ----------

@@ -1,6 +1,7 @@
 """The rotated binary convolution."""
 
 import math
+import warnings
 from dataclasses import dataclass
 
 import torch
@@ -45,7 +46,7 @@ class RotatedBinaryConv2d(nn.Module):
     Trainable: ``weight``, the scalars ``omega``, ``theta``, ``gamma`` with
     lambda = sigmoid(omega), alpha = |sin theta|, beta = |sin gamma|, and optionally
     ``bias`` and a ``scale`` s per output channel. A BN right behind the layer cancels
-    s, so models leave it out there. R1, R2 and the broadcast weights are buffers that
+    s, so networks leave it out there. R1, R2 and the broadcast weights are buffers that
     are not part of the state dict: they belong to one round of one client.
 
     The state dict of a layer marked by `deployed` holds w~ itself in ``weight`` and
@@ -72,15 +73,31 @@ class RotatedBinaryConv2d(nn.Module):
         bias: bool = False,
         scale: bool = False,
         clamp: bool = True,
+        norm_follows: bool = False,
         options: BinaryOptions | None = None,
     ) -> None:
-        """Create the layer; ``clamp`` says that a hardtanh precedes the sign."""
+        """Create the layer.
+
+        Parameters
+        ----------
+        in_channels, out_channels, kernel_size, stride, padding, groups, bias :
+            as for `torch.nn.Conv2d`, with square kernels; padded taps are +1.
+        scale : train one factor s per output channel.
+        clamp : a hardtanh precedes the sign (it masks the gradient).
+        norm_follows : a batch norm follows, with nothing but pooling in between. In
+            training it takes a channel's constant out again, so the gradient of the
+            constant that padding adds is zero and is not computed. Where no batch
+            norm follows, or one with frozen statistics, leave this False.
+        options : how the layer is trained.
+        """
         super().__init__()
         self.in_channels, self.out_channels = in_channels, out_channels
         self.kernel_size, self.stride, self.padding = kernel_size, stride, padding
         self.groups, self.clamp = groups, clamp
+        self.norm_follows = norm_follows
         self.options = options or BinaryOptions()
         self.sharpness = Sharpness(1.0)
+        self._clock_missing = True
         self.is_deployed = False
 
         shape = (out_channels, in_channels // groups, kernel_size, kernel_size)
@@ -149,6 +166,7 @@ class RotatedBinaryConv2d(nn.Module):
     def begin_epoch(self, sharpness: Sharpness) -> None:
         """Set the surrogate's sharpness and learn R on the current fused weights."""
         self.sharpness = sharpness
+        self._clock_missing = False
         if self.weights_per_filter == 1:
             return  # nothing to rotate
         fused = fused_weight(self.weight, self.w_server, self.lam())
@@ -176,7 +194,9 @@ class RotatedBinaryConv2d(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return conv(sign(x), sign(w~)) * s + bias; padded taps are +1."""
+        """Return conv(sign(x), sign(w~)) * s + bias, Eq. 2; padded taps are +1."""
+        if self._clock_missing and self.training and torch.is_grad_enabled():
+            self._warn_of_missing_clock()
         if self.options.activation == "per-sample":
             x = _standardize_samples(x)
         stride = self.stride
@@ -191,9 +211,7 @@ class RotatedBinaryConv2d(nn.Module):
         shift = 1.0 if self.padding > 0 else 0.0
         a = activation_sign(x, sharpness=self.sharpness, clamp=self.clamp, shift=shift)
         offset = weight.sum(dim=(1, 2, 3)) if shift else None
-        if offset is not None and self.scale is None:
-            # A BN follows: it takes a channel's constant out again, so that the
-            # constant's gradient is zero and need not be computed.
+        if offset is not None and self.norm_follows:
             offset = offset.detach()
         out = F.conv2d(
             a,
@@ -206,6 +224,18 @@ class RotatedBinaryConv2d(nn.Module):
         if self.scale is not None:
             out = out * self.scale[:, None, None]
         return out if self.bias is None else out + self.bias[:, None, None]
+
+    def _warn_of_missing_clock(self) -> None:
+        """Say once that training goes on without sharpness schedule and rotations."""
+        if self.is_deployed:
+            return
+        self._clock_missing = False
+        warnings.warn(
+            "a binary layer is trained without its clock: t stays 1 and its rotation "
+            "is never learned. Call begin_round(model) before the first epoch and "
+            "begin_epoch(model, Sharpness.at(...)) before each epoch.",
+            stacklevel=3,
+        )
 
     @torch.no_grad()
     def diagnostics(self) -> LayerDiagnostics:

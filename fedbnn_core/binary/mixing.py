@@ -78,7 +78,10 @@ def client_share(omega: Tensor) -> Tensor:
 
 
 def angle_share(angle: Tensor) -> Tensor:
-    """Return |sin angle|, Eq. 8: alpha of theta, beta of gamma."""
+    """Return |sin angle|, Eq. 8: alpha of theta, beta of gamma.
+
+    Its gradient, sign(sin angle) cos angle (Eq. 22), is left to autograd.
+    """
     return torch.sin(angle).abs()
 
 
@@ -114,7 +117,7 @@ def fused_weight(w_local: Tensor, w_server: Tensor, lam: Tensor) -> Tensor:
 def mixed_weight(
     z: Tensor, rotated: Tensor, z_server: Tensor, alpha: float, beta: float
 ) -> Tensor:
-    """Return w~ = z + alpha*beta*(u - z) + alpha*(1-beta)*(z_s - z), Eq. 10 and 26.
+    """Return w~ = z + alpha*beta*(u - z) + alpha*(1-beta)*(z_s - z), Eq. 10, Eq. 26.
 
     Parameters
     ----------
@@ -267,7 +270,7 @@ def _through_mixing(
 def _through_standardization(
     g: Tensor, z: Tensor, deviation: Tensor, lam: Tensor
 ) -> Tensor:
-    """Turn g = dL/dz in place into dL/dw_l = lambda * dL/dv (Eq. 20 and 21).
+    """Turn g = dL/dz in place into dL/dw_l = lambda * dL/dv (Eq. 20, Eq. 21).
 
         dL/dv = (g - mean g - z * (1 + eps/s) * <g, z>/(n-1)) / (s + eps)
 

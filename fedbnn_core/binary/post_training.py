@@ -27,7 +27,7 @@ NORMS = ("l2", "l1")
 def binarize_float_model(
     model: nn.Module, *, norm: str = "l2", keep: Collection[str] = ("stem",)
 ) -> nn.Module:
-    """Return a copy of a float network with 1-bit convolutions; it has the same state.
+    """Return a copy of a float network with 1-bit convolutions, Eq. 28; same state.
 
     Parameters
     ----------

@@ -31,7 +31,7 @@ Rotation = tuple[Tensor, Tensor]
 
 
 def factor_pair(n: int) -> tuple[int, int]:
-    """Return (n1, n2), n1 the largest divisor of n with n1 <= sqrt(n)."""
+    """Return (n1, n2), n1 the largest divisor of n with n1 <= sqrt(n), Eq. 5."""
     if n < 1:
         raise ValueError(f"a filter needs at least one weight, got n = {n}")
     n1 = next(d for d in range(math.isqrt(n), 0, -1) if n % d == 0)
@@ -70,7 +70,7 @@ def _haar(size: int, generator: torch.Generator) -> Tensor:
 
 
 def rotate(weights: Tensor, rotation: Rotation) -> Tensor:
-    """Return rot(w) = R1^T X R2 for every filter, in the shape of ``weights``.
+    """Return rot(w) = R1^T X R2 for every filter, Eq. 4, in the shape of ``weights``.
 
     ``weights`` is (filters, ...) with n1*n2 values per filter.
     """
@@ -93,10 +93,10 @@ def learn_rotation(
 
     With B_i = sign(R1^T X_i R2) over all filters i, one iteration is
 
-        D1 = sum_i B_i R2^T X_i^T = U S V^T,   R1 <- V U^T
-        D2 = sum_i X_i^T R1 B_i   = U S V^T,   R2 <- U V^T
+        D1 = sum_i B_i R2^T X_i^T = U S V^T,   R1 <- V U^T     (Eq. 11)
+        D2 = sum_i X_i^T R1 B_i   = U S V^T,   R2 <- U V^T     (Eq. 12)
 
-    and never decreases sum_i tr(B_i R2^T X_i^T R1).
+    and never decreases sum_i tr(B_i R2^T X_i^T R1) (Eq. 13).
 
     Parameters
     ----------
@@ -135,7 +135,7 @@ def orthogonality_error(matrix: Tensor) -> float:
 
 
 def angular_cosine(weights: Tensor) -> float:
-    """Return the mean over filters of cos(phi) = sign(v).v / (sqrt(n) |v|).
+    """Return the mean over filters of cos(phi) = sign(v).v / (sqrt(n) |v|), Eq. 3.
 
     1 means that binarization turns the weights by no angle at all; Gaussian weights
     without rotation give sqrt(2/pi) = 0.798. All-zero filters count as 0.

@@ -26,7 +26,7 @@ _LOG_T_MIN, _LOG_T_MAX = -2.0, 1.0
 
 
 def sign(x: Tensor) -> Tensor:
-    """Return +1 where x >= 0 and -1 elsewhere; sign(0) = +1, unlike torch.sign."""
+    """Return +1 where x >= 0, else -1, Eq. 1; unlike torch.sign, sign(0) = +1."""
     # Ten times faster on a CPU than torch.where; the half turns 0 into +1.
     return x.sign().add_(0.5).sign_()
 
@@ -36,7 +36,7 @@ class Sharpness:
     """The t and k of the surrogate gradient at one moment of the run.
 
     t = 10^(Tmin + (Tmax - Tmin) * (r*N_e + e) / (N_r*N_e)), with Tmin = -2, Tmax = 1.
-    Weights use k = max(1/t, 1); activations use k = 1 and max(t, 1).
+    Weights use k = max(1/t, 1); activations use k = 1 and max(t, 1), Eq. 16.
     """
 
     t: float
@@ -45,7 +45,7 @@ class Sharpness:
     def at(
         cls, round_index: int, num_rounds: int, epoch: int, num_epochs: int
     ) -> "Sharpness":
-        """Return the sharpness for a round and local epoch, both counted from 0."""
+        """Return the t of a round and local epoch, both counted from 0, Eq. 15."""
         share = (round_index * num_epochs + epoch) / (num_rounds * num_epochs)
         return cls(10.0 ** (_LOG_T_MIN + (_LOG_T_MAX - _LOG_T_MIN) * share))
 
@@ -61,7 +61,7 @@ class Sharpness:
 
 
 def surrogate_gradient(x: Tensor, t: float, k: float) -> Tensor:
-    """Return F'(x) = max(k * (sqrt(2) * t - t^2 * |x|), 0)."""
+    """Return F'(x) = max(k * (sqrt(2) * t - t^2 * |x|), 0), Eq. 14."""
     return surrogate_backward(torch.ones_like(x), x, t, k)
 
 

@@ -195,7 +195,7 @@ class FedBNN(Method):
         weights: Sequence[float],
         broadcast: Arrays,
     ) -> Array:
-        """Return a layer's w~ = sum_k p_k w~_k, mixed with each client's scalars."""
+        """Return w~ = sum_k p_k w~_k, Eq. 27, each mixed with the client's scalars."""
         key = f"{name}.weight"
 
         def of_client(reply: ReplyArrays) -> Array:

@@ -38,7 +38,10 @@ def convolution(
     clamp: bool = True,
     options: BinaryOptions | None = None,
 ) -> nn.Module:
-    """Return a rotated binary convolution or its float twin (zero padding)."""
+    """Return a binary convolution, or its float twin, to stand before a batch norm.
+
+    The float twin pads with zeros.
+    """
     if binary:
         return RotatedBinaryConv2d(
             in_channels,
@@ -49,6 +52,7 @@ def convolution(
             groups=groups,
             bias=bias,
             clamp=clamp,
+            norm_follows=True,
             options=options,
         )
     strided_pointwise = kernel_size == 1 and padding == 0 and stride > 1
@@ -69,7 +73,7 @@ def convolution(
 def normal_init(model: nn.Module, std: float = 0.01) -> None:
     """Draw every float conv and linear weight from Normal(0, std), biases zero.
 
-    Binary convolutions keep torch's default: their weights are standardised, so the
+    Binary convolutions keep torch's default: their weights are standardized, so the
     initial scale only sets the effective learning rate.
     """
     for module in model.modules():

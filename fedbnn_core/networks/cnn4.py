@@ -19,7 +19,7 @@ class CNN4(nn.Module):
     """4 x [conv3x3 - BN - non-linearity - maxpool 2x2], then a linear head, no bias.
 
     The binary net's non-linearity is hardtanh and all four convolutions are binary:
-    the first one sees the sign of the normalised image. hardtanh is monotone, so it
+    the first one sees the sign of the normalized image. hardtanh is monotone, so it
     is applied behind the pooling, to a quarter of the values. The head is float.
     """
 
@@ -66,7 +66,7 @@ class CNN4(nn.Module):
         normal_init(self)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return logits (n, classes) of normalised images (n, c, h, w)."""
+        """Return logits (n, classes) of normalized images (n, c, h, w)."""
         for conv, norm in zip(self.convs, self.norms, strict=True):
             x = conv(x)
             if self.pool_before_bn:

@@ -1,13 +1,13 @@
 """What a network costs: parameters, FLOPs, memory and the overhead of rotations.
 
 Everything is counted on the real modules, traced without data on torch's meta device.
-The paper's rules (baselines.md section 5.1) and the honest values stand side by side:
+The paper's rules and the honest values stand side by side:
 
 - R1  FLOPs: 2 * (c_i/groups) * k^2 * c_o * H * W summed over convolutions, only them.
 - R2  FedBNN FLOPs: float convolutions in full, binary ones divided by 58.
 - R3  memory: 4 bytes times P, the trained conv, linear and norm numbers; FedBNN's
   is the same / 32, although head, stem and norms stay float. The honest value
-  (section 5.3) takes 1 bit for a binary weight and 4 bytes for every other number.
+  takes 1 bit for a binary weight and 4 bytes for every other number.
 - R4  w: weights of the binary convolutions.
 - R5  R: n1^2 + n2^2 summed over the binary convolutions.
 """

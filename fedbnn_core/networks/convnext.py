@@ -111,7 +111,7 @@ class ConvNeXtTiny(nn.Module):
                     nn.init.zeros_(module.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return logits (n, classes) of normalised images (n, c, h, w)."""
+        """Return logits (n, classes) of normalized images (n, c, h, w)."""
         # A 4x4 kernel at stride 1 keeps the size with one pixel before, two behind.
         x = self.stem_norm(self.stem(F.pad(x, (1, 2, 1, 2))))
         x = pixel_mean(self.layers(x))

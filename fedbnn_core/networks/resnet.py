@@ -107,7 +107,7 @@ class ResNet(nn.Module):
         normal_init(self)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return logits (n, classes) of normalised images (n, c, h, w)."""
+        """Return logits (n, classes) of normalized images (n, c, h, w)."""
         x = self.stem_norm(self.stem(x))
         if not self.binary:
             x = F.relu(x, inplace=True)

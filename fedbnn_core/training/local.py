@@ -45,7 +45,7 @@ def train_locally(
     begin_epoch: Callable[[int], None] | None = None,
     after_step: Callable[[int], None] | None = None,
 ) -> float:
-    """Train the model in place; return the mean loss of the last epoch.
+    """Train the model in place (Eq. 23); return the mean loss of the last epoch.
 
     Parameters
     ----------

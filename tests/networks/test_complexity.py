@@ -21,7 +21,7 @@ from fedbnn_core.networks.complexity import (
     spec_for,
 )
 
-# FLOPs real and FedBNN, MB real, FedBNN and honest (baselines.md 5.2 and 5.3).
+# FLOPs real and FedBNN, MB real, FedBNN and honest, counted outside this code.
 FIGURES = {
     ("cnn4", "fmnist"): (2.02107e7, 3.48460e5, 1.563520, 0.048860, 0.0625),
     ("cnn4", "svhn"): (3.00810e7, 5.18638e5, 1.596544, 0.049892, 0.0933),

@@ -16,7 +16,7 @@ from fedbnn_core.networks import MODELS, ModelSpec, build_model
 from fedbnn_core.networks.blocks import ChannelLayerNorm, StemConv2d, convolution
 from fedbnn_core.networks.convnext import ConvNeXtBlock
 
-# model, input shape, classes, w, R1 and R2 (baselines.md 5.2).
+# model, input shape, classes, w, R1 and R2, as in the paper's table of overheads.
 PUBLISHED = [
     ("cnn4", (1, 28, 28), 10, 387_360, 4_070),
     ("cnn4", (3, 32, 32), 10, 387_936, 4_142),
@@ -25,7 +25,8 @@ PUBLISHED = [
     ("resnet18", (3, 28, 28), 62, 11_157_504, 62_272),
     ("convnext-tiny", (3, 32, 32), 10, 27_751_392, 78_084),
 ]
-# Trained numbers P of the float net (baselines.md 5.2; resnet10 with a head bias).
+# Trained numbers P of the float net, counted outside this code; resnet10 with a head
+# bias.
 TRAINED = [390_880, 399_136, 4_904_266, 11_272_456, 11_201_662, 27_909_994]
 
 
@@ -204,7 +205,7 @@ def scramble_norms(model: nn.Module) -> None:
                 norm.bias.copy_(0.5 * images(channels, seed=3000 + index))
 
 
-def normalised(norm: nn.Module, x: torch.Tensor) -> torch.Tensor:
+def normalized(norm: nn.Module, x: torch.Tensor) -> torch.Tensor:
     mean, var = norm.running_mean[:, None, None], norm.running_var[:, None, None]
     x = (x - mean) / (var + norm.eps).sqrt()
     return x * norm.weight[:, None, None] + norm.bias[:, None, None]
@@ -227,7 +228,7 @@ def test_cnn4_equals_its_definition() -> None:
     with torch.no_grad():
         h = x
         for conv, norm in zip(model.convs, model.norms, strict=True):
-            h = normalised(norm, binary_convolution(conv, h))
+            h = normalized(norm, binary_convolution(conv, h))
             h = F.max_pool2d(F.hardtanh(h), 2)
         expected = h.flatten(1) @ model.head.weight.t()
         out = deployed(model).eval()(x)
@@ -239,16 +240,16 @@ def test_a_binary_resnet_equals_its_definition() -> None:
     scramble_norms(model)
     x = images(2, 3, 12, 12)
     with torch.no_grad():
-        h = normalised(model.stem_norm, F.conv2d(x, model.stem.weight, padding=1))
+        h = normalized(model.stem_norm, F.conv2d(x, model.stem.weight, padding=1))
         for block in model.blocks:
             short = h
             if not isinstance(block.shortcut, nn.Identity):
                 conv, norm = block.shortcut
-                short = normalised(norm, binary_convolution(conv, h))
-            inner = normalised(block.norm1, binary_convolution(block.conv1, h))
+                short = normalized(norm, binary_convolution(conv, h))
+            inner = normalized(block.norm1, binary_convolution(block.conv1, h))
             inner = binary_convolution(block.conv2, F.hardtanh(inner))
-            h = F.hardtanh(normalised(block.norm2, inner) + short)
-        pooled = normalised(model.head_norm, h.mean(dim=(2, 3))[:, :, None, None])
+            h = F.hardtanh(normalized(block.norm2, inner) + short)
+        pooled = normalized(model.head_norm, h.mean(dim=(2, 3))[:, :, None, None])
         expected = pooled[:, :, 0, 0] @ model.head.weight.t() + model.head.bias
         out = deployed(model).eval()(x)
     assert 0.1 < (h.abs() < 1).float().mean() < 0.9  # neither all clamped nor none
@@ -264,14 +265,14 @@ def test_a_binary_convnext_block_equals_its_definition() -> None:
     with torch.no_grad():
         for conv in binary_layers(block).values():
             conv.bias.copy_(images(conv.out_channels, seed=7))
-        h = normalised(block.depthwise_norm, binary_convolution(block.depthwise, x))
+        h = normalized(block.depthwise_norm, binary_convolution(block.depthwise, x))
         mean, var = (
             h.mean(dim=1, keepdim=True),
             h.var(dim=1, keepdim=True, correction=0),
         )
         h = (h - mean) / (var + 1e-6).sqrt()
-        h = normalised(block.expand_norm, binary_convolution(block.expand, h))
-        h = normalised(block.reduce_norm, binary_convolution(block.reduce, h))
+        h = normalized(block.expand_norm, binary_convolution(block.expand, h))
+        h = normalized(block.reduce_norm, binary_convolution(block.reduce, h))
         out = deployed(block).eval()(x)
         torch.testing.assert_close(out, x + 0.1 * h, rtol=1e-4, atol=1e-5)
 
