@@ -16,13 +16,13 @@ from fedbnn_core.aggregation.mean import mean_array, normalized_weights
 from fedbnn_core.arrays import Arrays
 from fedbnn_core.config import RunConfig
 from fedbnn_core.methods import create_method
-from fedbnn_core.server.reply_store import StoredReply
+from fedbnn_core.server.reply import Reply
 
 REPLIES = 10
 REPEATS = 5
 
 
-def make_replies(arrays: Arrays, rotations: Arrays) -> list[StoredReply]:
+def make_replies(arrays: Arrays, rotations: Arrays) -> list[Reply]:
     """Return replies of random weights and random orthogonal matrices."""
     generator = np.random.default_rng(0)
     replies = []
@@ -37,11 +37,11 @@ def make_replies(arrays: Arrays, rotations: Arrays) -> list[StoredReply]:
             name: np.linalg.qr(generator.normal(size=r.shape))[0].astype(np.float32)
             for name, r in rotations.items()
         }
-        replies.append(StoredReply(client, 100 + client, weights | turned))
+        replies.append(Reply(client, 100 + client, weights | turned))
     return replies
 
 
-def plain_sum(replies: list[StoredReply]) -> Arrays:
+def plain_sum(replies: list[Reply]) -> Arrays:
     """Return the weighted sum of all arrays in float32, as simply as it goes."""
     weights = [np.float32(weight) for weight in normalized_weights(replies)]
     sums = {}
@@ -53,7 +53,7 @@ def plain_sum(replies: list[StoredReply]) -> Arrays:
     return sums
 
 
-def mean_only(replies: list[StoredReply], names: Arrays) -> Arrays:
+def mean_only(replies: list[Reply], names: Arrays) -> Arrays:
     """Return the float64 mean on one processor."""
     weights = normalized_weights(replies)
     return {

@@ -258,7 +258,7 @@ def measure(model: str, say: Callable[[str], None]) -> None:
             ends[k - 1],
             ends[k],
             [rounds[k] for rounds in of_devices],
-            metrics[k]["seconds"],
+            metrics[k].seconds,
         )
         for k in range(1, min(map(len, of_devices)))
     ]
@@ -271,8 +271,8 @@ def measure(model: str, say: Callable[[str], None]) -> None:
     )
     if not rounds:
         say("  a device's log does not tell its steps; the server's seconds:")
-        for name in metrics[1]["seconds"]:
-            seconds = statistics.median(line["seconds"][name] for line in metrics[1:])
+        for name in metrics[1].seconds:
+            seconds = statistics.median(one.seconds[name] for one in metrics[1:])
             say(f"  {name:<38} {seconds:6.2f} s")
     for name, seconds in zip(PHASES, medians, strict=bool(rounds)):
         say(f"  {name:<38} {seconds:6.2f} s")
@@ -284,12 +284,12 @@ def measure(model: str, say: Callable[[str], None]) -> None:
         ]
         for way in (0, 1)
     )
-    share = len(metrics[1]["clients"]) * 1e6
+    share = len(metrics[1].clients) * 1e6
     say(
         f"  bytes per round and device: {statistics.median(ups):.2f} MB up "
-        f"({metrics[1]['bytes_up'] / share:.2f} arrays), "
+        f"({metrics[1].bytes_up / share:.2f} arrays), "
         f"{statistics.median(downs):.2f} MB down "
-        f"({metrics[1]['bytes_down'] / share:.2f} arrays)"
+        f"({metrics[1].bytes_down / share:.2f} arrays)"
     )
     table = Table(title=f"{model}: peak memory of a process, MB")
     table.add_column("process")

@@ -6,6 +6,7 @@ broadcast with noise, so that the time goes to the server's own work.
 
 import io
 import tempfile
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,10 +14,10 @@ import numpy as np
 from benchmarks.aggregation import anonymous_bytes
 from fedbnn_core.arrays import Array
 from fedbnn_core.config import RunConfig
-from fedbnn_core.server.record import RoundTraffic
-from fedbnn_core.server.reply_store import ReplyStore
+from fedbnn_core.server.opening import open_run
+from fedbnn_core.server.reply import Reply
 from fedbnn_core.server.run import ServerRun
-from fedbnn_core.server.validation import RawReply, judge
+from fedbnn_core.server.validation import validate
 
 ROUNDS = 30
 CLIENTS = (100, 1000)
@@ -30,32 +31,34 @@ def npy(array: Array) -> bytes:
 
 
 def do_round(run: ServerRun, clients: int) -> None:
-    """Let the sampled clients reply, judge, store and combine."""
+    """Let the sampled clients reply; validate, store and aggregate."""
     generator = np.random.default_rng(run.rounds_done)
-    traffic = RoundTraffic(asked=run.sample(range(clients)))
-    rotations = {name: npy(r) for name, r in run.rules.rotations.items()}
-    with ReplyStore(folder=run.directory.path) as store:
-        for client in traffic.asked:
-            noise = np.float32(1 + 0.01 * generator.normal())
-            arrays = {
+    rotations = {name: npy(r) for name, r in run.context.rules.rotations.items()}
+
+    def reply(client: int) -> Reply:
+        noise = np.float32(1 + 0.01 * generator.normal())
+        return validate(
+            run.rules_for(client),
+            arrays={
                 name: npy(a * noise if a.dtype == np.float32 else a)
                 for name, a in run.broadcast.items()
-            }
-            metrics = {
+            },
+            rotations=rotations,
+            metrics={
                 "num-examples": 1,
                 "partition-id": client,
                 "round": run.rounds_done,
                 "loss": 1.0,
-            }
-            judged = judge(
-                run.rules_for(client),
-                RawReply(arrays, rotations, metrics),
-                broadcast=run.broadcast,
-                round_index=run.rounds_done,
-                partition_id=client,
-            )
-            store.add(traffic.accept(judged))
-        run.finish_round(store.in_partition_order(), traffic)
+            },
+            broadcast=run.broadcast,
+            round_index=run.rounds_done,
+            partition_id=client,
+        )
+
+    with run.begin_attempt(range(clients)) as attempt:
+        for client in attempt.asked:
+            attempt.take(client, partial(reply, client))
+        run.end_attempt(attempt)
 
 
 def main() -> None:
@@ -72,7 +75,7 @@ def main() -> None:
                 },
                 complete=False,
             )
-            run = ServerRun(config, clients)
+            run = open_run(config, clients)
             figures = []
             for number in range(1, ROUNDS + 1):
                 do_round(run, clients)

@@ -91,8 +91,8 @@ def simulated_rounds(config: RunConfig) -> tuple[list[float], dict[str, float]]:
         result = run_simulation(overrides, num_clients=CLIENTS, on_line=watch)
         if result.directory is None:
             raise SystemExit(f"the simulation did not complete: {result.status}")
-        lines = RunDirectory(result.directory).read_metrics()
-    return [line["seconds"]["train"] for line in lines][1:], peaks
+        rounds = RunDirectory(result.directory).read_metrics()
+    return [metrics.seconds["train"] for metrics in rounds][1:], peaks
 
 
 def main() -> None:

@@ -1,18 +1,20 @@
-"""The Flower ServerApp: read the config, prepare the run, start the strategy."""
+"""The Flower ServerApp: read the config, open the run, start the strategy."""
 
 import contextlib
+import logging
 from logging import ERROR, INFO
 
 from flwr.app import Context
-from flwr.common.logger import log
+from flwr.common.logger import FLOWER_LOGGER, log
 from flwr.serverapp import Grid, ServerApp
 
+import fedbnn_core
 from fedbnn_core.config import RunConfig
 from fedbnn_core.errors import FedBNNError, RunError
 from fedbnn_core.fleet.own_data import DataTask
 from fedbnn_core.runs.dataset import load_run_dataset
-from fedbnn_core.runs.log import STOPPED_PREFIX
-from fedbnn_core.server.run import ServerRun, stored_config
+from fedbnn_core.runs.log import stopped_line
+from fedbnn_core.server.opening import open_run, stored_config
 from server_app.delivery import deliver_model
 from server_app.roster import Roster
 from server_app.strategy import FedBNNStrategy, to_record
@@ -25,18 +27,28 @@ app = ServerApp()
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Train the configured model in federation and leave a run directory."""
+    _join_logs()
     try:
         _run(grid, context)
     except FedBNNError as error:
         # Flower adds a trace to the log and marks the run as failed.
-        log(ERROR, "%s%s", STOPPED_PREFIX, error)
+        log(ERROR, "%s", stopped_line(error))
         raise
+
+
+def _join_logs() -> None:
+    """Let what the core logs appear in Flower's log."""
+    core = logging.getLogger(fedbnn_core.__name__)
+    core.setLevel(INFO)
+    core.propagate = False
+    core.handlers = list(FLOWER_LOGGER.handlers)
 
 
 def _run(grid: Grid, context: Context) -> None:
     config = stored_config(RunConfig.from_mapping(context.run_config))
+    dataset = load_run_dataset(config)
     task = DataTask.of(
-        load_run_dataset(config),
+        dataset,
         min_examples=config.min_partition_size,
         private=config.privacy != "none",
     )
@@ -53,7 +65,7 @@ def _run(grid: Grid, context: Context) -> None:
             config.clients_per_round,
             clients,
         )
-    run = ServerRun(config, roster.num_partitions)
+    run = open_run(config, roster.num_partitions, dataset=dataset)
     strategy = FedBNNStrategy(run, roster)
     try:
         strategy.start(grid, to_record(run.broadcast), config.num_server_rounds)
@@ -61,15 +73,14 @@ def _run(grid: Grid, context: Context) -> None:
         # A full disk may refuse this, too; the checkpoints are there all the same.
         with contextlib.suppress(RunError):
             run.finish(stopped=str(error))
-            if run.best.state:
-                deliver_model(grid, roster, run)
+            deliver_model(grid, roster, run)
         raise
     summary = run.finish()
     deliver_model(grid, roster, run)
     log(
         INFO,
         "Finished: test accuracy %.2f %% (best round %d). Files: %s",
-        100 * summary["test_accuracy"],
-        summary["best_round"],
-        summary["directory"],
+        100 * (summary.test_accuracy or 0.0),
+        summary.best_round,
+        summary.directory,
     )

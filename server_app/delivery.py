@@ -3,7 +3,6 @@
 import hashlib
 import time
 from logging import INFO, WARNING
-from pathlib import Path
 
 import numpy as np
 from flwr.app import (
@@ -17,8 +16,8 @@ from flwr.app import (
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 
-from fedbnn_core.errors import FedBNNError
 from fedbnn_core.messages import MODEL, MODEL_QUERY, ModelOffer
+from fedbnn_core.runs.directory import PACKED_MODEL
 from fedbnn_core.runs.log import one_line
 from fedbnn_core.server.run import ServerRun
 from server_app.roster import Roster
@@ -30,7 +29,7 @@ _POLL_SECONDS = 0.5
 
 
 def deliver_model(grid: Grid, roster: Roster, run: ServerRun) -> int:
-    """Send the best model, packed, to all devices that store models.
+    """Send the run's packed model to all devices that store models.
 
     A device that cannot take it is named in the log and keeps the model it has; the
     run is complete all the same.
@@ -43,13 +42,11 @@ def deliver_model(grid: Grid, roster: Roster, run: ServerRun) -> int:
     roster.refresh(grid)
     if not roster.model_nodes or not run.config.deliver_model:
         return 0
-    path = run.directory.path / "model.fbnn"
     try:
-        _export(run, path)
-    except (FedBNNError, OSError) as error:
-        log(WARNING, "No packed model is sent to the devices: %s", error)
+        content = (run.directory.path / PACKED_MODEL).read_bytes()
+    except OSError:
+        log(WARNING, "No packed model is sent to the devices: the run has none")
         return 0
-    content = path.read_bytes()
     offer = ModelOffer(
         sha256=hashlib.sha256(content).hexdigest(),
         run=run.directory.path.name,
@@ -72,13 +69,6 @@ def deliver_model(grid: Grid, roster: Roster, run: ServerRun) -> int:
         len(content),
     )
     return stored
-
-
-def _export(run: ServerRun, path: Path) -> None:
-    # Imported here: only runs with devices need it.
-    from fedbnn_core.runs.model import export_run
-
-    export_run(run.directory.path, path)
 
 
 def _collect(grid: Grid, messages: list[Message], timeout_s: float) -> int:

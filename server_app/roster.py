@@ -189,14 +189,14 @@ class Roster:
         if identity.version == __version__ and identity.stores_models:
             self.model_nodes.add(node)
         if problem := self._problem(identity):
-            log(WARNING, "%s is left out: %s", name, one_line(problem))
+            log(WARNING, "%s is excluded: %s", name, one_line(problem))
             return
         partition = identity.partition_id
         if self.node_of_partition.get(partition, node) != node:
             self._spare[node] = partition, reply
             log(
                 WARNING,
-                "%s is left out: another connected one has number %d. Give each device "
+                "%s is excluded: another connected one has number %d. Give each device "
                 "a bundle of its own, or with --insecure its own --number.",
                 name,
                 partition,

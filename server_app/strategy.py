@@ -1,9 +1,8 @@
 """The Flower Strategy of FedBNN: sample, send, collect, hand over to the core."""
 
-import time
 from collections.abc import Iterable
+from functools import partial
 from logging import INFO, WARNING
-from typing import Any
 
 from flwr.app import (
     Array,
@@ -18,18 +17,17 @@ from flwr.common.logger import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
-from fedbnn_core.aggregation.robust import planned_trim
 from fedbnn_core.arrays import Arrays
-from fedbnn_core.errors import ReplyError
+from fedbnn_core.errors import ReplyError, RunError
 from fedbnn_core.messages import ARRAYS, METRICS, ROTATIONS, TrainOrder
-from fedbnn_core.runs.log import DIRECTORY_PREFIX, one_line
+from fedbnn_core.runs.log import directory_line, round_line
+from fedbnn_core.runs.metrics import RoundMetrics
 from fedbnn_core.runs.progress import RECENT_ROUNDS
-from fedbnn_core.server.record import RoundTraffic
-from fedbnn_core.server.reply_store import ReplyStore, StoredReply
+from fedbnn_core.server.attempt import RoundAttempt
+from fedbnn_core.server.reply import Reply
 from fedbnn_core.server.run import ServerRun
-from fedbnn_core.server.validation import RawReply, judge
+from fedbnn_core.server.validation import validate
 from server_app.exchange import Exchange, record_bytes
-from server_app.progress import round_line
 from server_app.roster import Roster
 
 __all__ = ["FedBNNStrategy", "to_record"]
@@ -53,11 +51,11 @@ class FedBNNStrategy(Strategy):
         self.run = run
         self.roster = roster
         self._exchange = Exchange()
-        self._traffic = RoundTraffic()
+        self._attempt: RoundAttempt | None = None
+        """The attempt under way at the current round."""
+        self._bytes_down = 0
         self._partition_of_node: dict[int, int] = {}
-        self._tried: set[int] = set()
-        """Clients asked in earlier attempts of the current round."""
-        self._lines: list[dict[str, Any]] = []
+        self._recent: list[RoundMetrics] = []
         """The metrics of the newest rounds."""
 
     def summary(self) -> None:
@@ -70,11 +68,11 @@ class FedBNNStrategy(Strategy):
             config.model,
             config.dataset,
             config.partition,
-            self.run.num_partitions,
+            self.run.context.num_partitions,
             min(config.clients_per_round, len(self.roster.node_of_partition)),
             config.num_server_rounds,
         )
-        log(INFO, "%s%s", DIRECTORY_PREFIX, self.run.directory.path)
+        log(INFO, "%s", directory_line(self.run.directory.path))
         for note in self.run.notes:
             log(WARNING, "%s", note)
 
@@ -84,13 +82,13 @@ class FedBNNStrategy(Strategy):
         """Return one message per sampled client: weights and the round's clock."""
         self.roster.update(grid)
         self.run.admit_examples(self.roster.own_examples())
-        chosen = self.run.sample(list(self.roster.node_of_partition), tried=self._tried)
-        self._tried |= set(chosen)
+        attempt = self.run.begin_attempt(list(self.roster.node_of_partition))
+        self._attempt = attempt
         order = TrainOrder(
             round_index=server_round - 1,
             num_rounds=self.run.config.num_server_rounds,
             partition_file=str(self.run.partition_file),
-            num_partitions=self.run.num_partitions,
+            num_partitions=self.run.context.num_partitions,
             task=self.roster.task,
             # Clients see the config of this `flwr run`; the stored one holds.
             run_config=self.run.config.to_mapping() if self.run.config.resume else None,
@@ -99,11 +97,8 @@ class FedBNNStrategy(Strategy):
         content = RecordDict(
             {ARRAYS: arrays, TrainOrder.RECORD: ConfigRecord(order.to_record())}
         )
-        self._traffic = RoundTraffic(
-            bytes_down=record_bytes(arrays) * len(chosen), asked=chosen
-        )
-        self._report_progress(server_round, 0)
-        nodes = {p: self.roster.node_of_partition[p] for p in chosen}
+        self._bytes_down = record_bytes(arrays) * len(attempt.asked)
+        nodes = {p: self.roster.node_of_partition[p] for p in attempt.asked}
         self._partition_of_node = {node: p for p, node in nodes.items()}
         return [
             Message(
@@ -118,7 +113,7 @@ class FedBNNStrategy(Strategy):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Judge and store each reply as it comes, then combine and evaluate.
+        """Validate and store each reply as it comes, then aggregate and evaluate.
 
         Returns (None, None) if fewer replies than the quorum can be used.
         """
@@ -131,78 +126,49 @@ class FedBNNStrategy(Strategy):
     def _aggregate(
         self, server_round: int, replies: Iterable[tuple[int, Message]]
     ) -> ArrayRecord | None:
-        traffic = self._traffic
-        quorum, wanted = self.run.needed_replies(len(traffic.asked))
-        started = time.monotonic()
-        with ReplyStore(folder=self.run.directory.path) as store:
+        if self._attempt is None:
+            raise RunError("no client was asked; call configure_train first")
+        with self._attempt as attempt:
             for partition, reply in replies:
-                try:
-                    store.add(self._accept(server_round, partition, reply))
-                except ReplyError as error:
-                    reason = one_line(error)
-                    traffic.reject(partition, reason)
-                    log(WARNING, "Client %s: reply rejected: %s", partition, reason)
-                self._report_progress(server_round, len(store))
-                if len(store) == wanted:
-                    break
-            traffic.train_seconds = time.monotonic() - started
-            traffic.bytes_up = self._exchange.take_bytes()
-            answered = {entry["client"] for entry in traffic.rejected}
-            traffic.missing = [
-                p for p in traffic.asked if p not in store and p not in answered
-            ]
-            if traffic.missing:
-                log(INFO, "Round goes on without clients %s", traffic.missing)
-            if len(store) < quorum:
-                log(
-                    WARNING,
-                    "Round %d: %d usable replies, %d are needed",
-                    server_round,
-                    len(store),
-                    quorum,
+                attempt.take(
+                    partition, partial(self._read, server_round, partition, reply)
                 )
-                self.run.fail_attempt(traffic)
-                return None
-            line = self.run.finish_round(store.in_partition_order(), traffic)
-        self._tried.clear()
-        planned = planned_trim(self.run.config)
-        if line.get("trimmed", planned) < planned:
-            log(
-                WARNING,
-                "Round %d: %d replies are too few to cut %d of them at each end, as "
-                "trim-fraction asks for; %d were cut",
-                *(server_round, len(line["clients"]), planned, line["trimmed"]),
+                if attempt.is_full:
+                    break
+            metrics = self.run.end_attempt(
+                attempt,
+                bytes_up=self._exchange.take_bytes(),
+                bytes_down=self._bytes_down,
             )
-        self._lines = [*self._lines, line][-RECENT_ROUNDS:]
-        log(INFO, round_line(self._lines))
+        if metrics is None:
+            return None
+        self._recent = [*self._recent, metrics][-RECENT_ROUNDS:]
+        log(INFO, "%s", round_line(self._recent))
         return to_record(self.run.broadcast)
 
-    def _report_progress(self, server_round: int, accepted: int) -> None:
-        rejected = len(self._traffic.rejected)
-        self.run.directory.write_progress(
-            round_number=server_round,
-            clients=len(self._traffic.asked),
-            done=accepted + rejected,
-            rejected=rejected,
-        )
-
-    def _accept(self, server_round: int, partition: int, reply: Message) -> StoredReply:
-        """Return the reply's arrays, or raise `ReplyError` with the reason."""
+    def _read(self, server_round: int, partition: int, reply: Message) -> Reply:
+        """Return the validated reply, or raise `ReplyError` with the reason."""
         if reply.has_error():
             reason = (reply.error.reason or "").strip().splitlines()
             raise ReplyError(
                 f"error {reply.error.code}: {reason[-1] if reason else 'no reason'}"
             )
-        if partition not in self._traffic.asked:
-            raise ReplyError("it comes from a node that was not asked")
-        judged = judge(
+        content = reply.content
+        kinds = {name: type(record) for name, record in content.items()}
+        if kinds != _REPLY_RECORDS:
+            raise ReplyError(
+                f"it must hold the records {', '.join(_REPLY_RECORDS)}, got "
+                + ", ".join(f"{kind.__name__} {name!r}" for name, kind in kinds.items())
+            )
+        return validate(
             self.run.rules_for(partition),
-            _raw_reply(reply),
+            arrays=_npy_files(content.array_records[ARRAYS]),
+            rotations=_npy_files(content.array_records[ROTATIONS]),
+            metrics=dict(content.metric_records[METRICS]),
             broadcast=self.run.broadcast,
             round_index=server_round - 1,
             partition_id=partition,
         )
-        return self._traffic.accept(judged)
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -219,7 +185,7 @@ class FedBNNStrategy(Strategy):
     def start(  # type: ignore[override]
         self, grid: Grid, initial_arrays: ArrayRecord, num_rounds: int = 3
     ) -> Result:
-        """Run the rounds that are left; replies are judged while others still train.
+        """Run the rounds that are left; replies are validated while others still train.
 
         Raises
         ------
@@ -250,20 +216,5 @@ def to_record(arrays: Arrays) -> ArrayRecord:
     return ArrayRecord({name: Array(array) for name, array in arrays.items()})
 
 
-def _raw_reply(reply: Message) -> RawReply:
-    content = reply.content
-    kinds = {name: type(record) for name, record in content.items()}
-    if kinds != _REPLY_RECORDS:
-        raise ReplyError(
-            f"it must hold the records {', '.join(_REPLY_RECORDS)}, got "
-            + ", ".join(f"{kind.__name__} {name!r}" for name, kind in kinds.items())
-        )
-    return RawReply(
-        arrays=_raw_arrays(content.array_records[ARRAYS]),
-        rotations=_raw_arrays(content.array_records[ROTATIONS]),
-        metrics=dict(content.metric_records[METRICS]),
-    )
-
-
-def _raw_arrays(record: ArrayRecord) -> dict[str, bytes]:
+def _npy_files(record: ArrayRecord) -> dict[str, bytes]:
     return {name: array.data for name, array in record.items()}

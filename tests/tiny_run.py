@@ -7,14 +7,9 @@ import signal
 import numpy as np
 import torch
 
-from fedbnn_core.aggregation.norms import update_norm
 from fedbnn_core.config import RunConfig
-from fedbnn_core.data.batches import ClientData
-from fedbnn_core.runs.dataset import run_partition
-from fedbnn_core.server.record import RoundTraffic
-from fedbnn_core.server.reply_store import ReplyStore, StoredReply
-from fedbnn_core.server.run import ServerRun, stored_config
-from fedbnn_core.training.local import LocalTask
+from fedbnn_core.server.local import LocalClients, run_round
+from fedbnn_core.server.opening import open_run, stored_config
 
 CLIENTS = 8
 
@@ -55,47 +50,34 @@ def tiny_config(data, runs, **overrides):
     return RunConfig.from_mapping(settings | named, complete=False)
 
 
+class TinyClients(LocalClients):
+    """Clients that train for real, in this process; in a private run without noise."""
+
+    def train(self, client):
+        """Let one client train; in a private run all weigh the same."""
+        update, count = super().train(client)
+        return update, count if self.run.config.privacy == "none" else 1
+
+
 class TinyFederation:
-    """Clients that train for real, in this process."""
+    """A run and its clients."""
 
     def __init__(self, config, clients=CLIENTS):
         torch.set_num_threads(1)  # Tiny operations: threads only get in the way.
-        self.clients = clients
-        self.run = ServerRun(stored_config(config), clients)
-        self.model = self.run.method.new_model()
-        self.partition = run_partition(self.run.config, self.run.dataset, clients)
+        self.run = open_run(stored_config(config), clients)
+        self.local = TinyClients(self.run)
 
     def reply(self, client):
         """Let one client train; return its reply."""
-        run, config = self.run, self.run.config
-        data = ClientData.of(run.dataset, self.partition[client], device=run.device)
-        task = LocalTask(
-            round_index=run.rounds_done,
-            num_rounds=config.num_server_rounds,
-            partition_id=client,
-            seed=config.seed,
-            local_epochs=config.local_epochs,
-            batch_size=config.batch_size,
-            lr=config.learning_rate(run.rounds_done),
-        )
-        update = run.method.train(self.model, run.broadcast, data, task)
-        return StoredReply(client, len(data), update.arrays | update.rotations)
+        return self.local.reply(client)
 
     def round(self, change=lambda reply: reply):
-        """Do one round; ``change`` may spoil replies. Return its metrics line."""
-        run = self.run
-        chosen = run.sample(range(self.clients))
-        traffic = RoundTraffic(asked=chosen)
-        with ReplyStore(folder=run.directory.path) as store:
-            for client in chosen:
-                reply = change(self.reply(client))
-                traffic.update_norms[client] = update_norm(reply.arrays, run.broadcast)
-                store.add(reply)
-            return run.finish_round(store.in_partition_order(), traffic)
+        """Do one round; ``change`` may spoil replies. Return its metrics."""
+        return run_round(self.run, self.local, change)
 
     def to_end(self, change=lambda reply: reply):
         """Do the rounds that are left; return the summary."""
-        while self.run.rounds_done < self.run.config.num_server_rounds:
+        while not self.run.is_done:
             self.round(change)
         return self.run.finish()
 

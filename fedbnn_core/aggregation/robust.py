@@ -8,24 +8,21 @@ more examples.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from functools import partial
 
 import numpy as np
 
-from fedbnn_core.aggregation.mean import ReplyArrays, Rule, mean_array
+from fedbnn_core.aggregation.mean import Rule, mean_array
 from fedbnn_core.arrays import Array
 from fedbnn_core.config import RunConfig
 
 __all__ = [
-    "ClippedReply",
     "aggregation_rule",
-    "clip_replies",
+    "clip_array",
     "median_array",
     "planned_trim",
     "possible_trim",
-    "prepare_replies",
     "trimmed_mean_array",
 ]
 
@@ -94,77 +91,16 @@ def _trimmed(arrays: list[Array], *, trim: int) -> Array:
     return result
 
 
-@dataclass(frozen=True)
-class ClippedReply:
-    """A reply whose update was clipped: w_k' = w + c_k (w_k - w)."""
-
-    reply: ReplyArrays
-    """The reply as it came."""
-    broadcast: Mapping[str, Array]
-    """w, the state that the client started from."""
-    factor: float
-    """c_k in (0, 1]."""
-
-    @property
-    def partition_id(self) -> int:
-        """The client."""
-        return self.reply.partition_id
-
-    @property
-    def num_examples(self) -> int:
-        """Samples the client trained on."""
-        return self.reply.num_examples
-
-    def array(self, name: str) -> Array:
-        """Return one array; rotations and integers are not updates and stay."""
-        array = self.reply.array(name)
-        before = self.broadcast.get(name)
-        if before is None or array.dtype.kind != "f":
-            return array
-        update = np.subtract(array, before)
-        update *= array.dtype.type(self.factor)
-        update += before
-        return update
-
-
-def clip_replies(
-    replies: Sequence[ReplyArrays],
-    norms: Sequence[float],
-    broadcast: Mapping[str, Array],
-    *,
-    max_norm: float,
-) -> list[ReplyArrays]:
-    """Clip the updates that are longer than ``max_norm``.
+def clip_array(array: Array, before: Array, factor: float) -> Array:
+    """Return w + c (w_k - w): the array whose update is the c-fold.
 
     Parameters
     ----------
-    replies : in partition order.
-    norms : the L2 norm of each one's update.
-    broadcast : the state that the clients started from.
-    max_norm : 0 takes the median of ``norms``.
+    array : w_k, a float array of a reply.
+    before : w, the same array of the broadcast.
+    factor : c in (0, 1].
     """
-    limit = max_norm if max_norm > 0 else float(np.median(norms))
-    return [
-        ClippedReply(reply, broadcast, limit / norm) if norm > limit else reply
-        for reply, norm in zip(replies, norms, strict=True)
-    ]
-
-
-def prepare_replies(
-    config: RunConfig,
-    replies: Sequence[ReplyArrays],
-    norms: Mapping[int, float],
-    broadcast: Mapping[str, Array],
-) -> Sequence[ReplyArrays]:
-    """Return the replies as they are aggregated: clipped, if so configured.
-
-    ``norms`` holds the L2 norm of each client's update.
-    """
-    if config.robust != "clip":
-        return replies
-    return clip_replies(
-        replies,
-        [norms[reply.partition_id] for reply in replies],
-        broadcast,
-        max_norm=config.robust_clip_norm,
-    )
+    update = np.subtract(array, before)
+    update *= array.dtype.type(factor)
+    update += before
+    return update

@@ -1,6 +1,5 @@
 """`fedbnn deploy`: run and watch training on a fleet."""
 
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -8,7 +7,7 @@ import typer
 from rich.table import Table
 
 from fedbnn_core.cli.fleet import FleetFolder, open_fleet
-from fedbnn_core.cli.service import plain_line, service_console, warn_insecure
+from fedbnn_core.cli.service import service_console, warn_insecure
 from fedbnn_core.errors import RunError
 
 if TYPE_CHECKING:
@@ -19,7 +18,6 @@ __all__ = ["app"]
 
 app = typer.Typer(help="Train on a fleet, and see how it stands.", no_args_is_help=True)
 
-_ROUND = re.compile(r"\bround +\d+/\d+\b")
 _WORTH_SHOWING = (
     *("WARNING", "ERROR", "Exit Code", "Traceback", "Waiting", "Run directory"),
     *("Finished", "stored the model", "clients are connected"),
@@ -52,7 +50,7 @@ def run(
     from fedbnn_core.cli.run import parse_overrides, result_table
     from fedbnn_core.flower.deployment import follow_run, submit_run
     from fedbnn_core.runs.directory import RunDirectory
-    from fedbnn_core.runs.log import STOPPED_PREFIX, split_level
+    from fedbnn_core.runs.log import plain_line, round_in, stopped_in
 
     console = service_console()
     endpoint, opened = _endpoint(fleet, control, insecure)
@@ -79,13 +77,11 @@ def run(
         if verbose:
             console.print(line, markup=False)
         elif not stopped and (
-            _ROUND.search(line) or any(word in line for word in _WORTH_SHOWING)
+            round_in(line) or any(word in line for word in _WORTH_SHOWING)
         ):
             console.print(plain_line(line), markup=False)
         # What follows is Flower's trace of an end that has been explained.
-        level, message = split_level(line)
-        is_end = level == "ERROR" and message.startswith(STOPPED_PREFIX)
-        stopped = stopped or is_end
+        stopped = stopped or stopped_in(line) is not None
 
     try:
         result = follow_run(run_id, endpoint, on_line=show)
@@ -107,7 +103,7 @@ def run(
         raise RunError(
             f"run {run_id} did not complete: {result.run.status} {result.run.details}"
         )
-    if result.directory is not None and (result.directory / "summary.json").is_file():
+    if result.directory and RunDirectory(result.directory).read_summary():
         console.print(result_table(result.directory))
     else:
         console.print(f"Completed. Files on the server: {result.directory}")

@@ -4,11 +4,9 @@ In a terminal a live view, drawn from the run directory's own files; elsewhere o
 plain line a round, as Flower's log brings them.
 """
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -17,14 +15,12 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from fedbnn_core.runs.log import directory_in
+from fedbnn_core.runs.log import directory_in, plain_line, round_in, stopped_in
+from fedbnn_core.runs.metrics import RoundMetrics
 from fedbnn_core.runs.progress import RunFollower, seconds_left
 
 __all__ = ["RunView", "live_panel", "sparkline"]
 
-_ANSI = re.compile(r"\x1b\[[0-9;]*m")
-_LEVEL = re.compile(r"^(DEBUG|INFO|WARNING|ERROR)\s*:\s*")
-_ROUND = re.compile(r"\bround +\d+/\d+\b")
 _WORTH_SHOWING = ("WARNING", "ERROR", "clients are connected")
 # Flower's own remarks that say nothing about this run, or only that it failed: the
 # command ends by telling why.
@@ -50,12 +46,15 @@ class RunView:
     ----------
     directory : Path or None
         The run directory, once the log has named it.
+    cause : str or None
+        Why the run ended early, once the log has told it.
     tail : list of str
         The newest lines, to be shown if the run fails.
     """
 
     def __init__(self, console: Console, *, verbose: bool = False) -> None:
         self.directory: Path | None = None
+        self.cause: str | None = None
         self.tail: list[str] = []
         self._console = console
         self._verbose = verbose
@@ -88,18 +87,19 @@ class RunView:
 
     def line(self, raw: str) -> None:
         """Take a line of Flower's log and print it if it matters."""
-        text = _ANSI.sub("", raw).rstrip()
+        text = plain_line(raw)
         self.tail.append(text)
         del self.tail[:-_TAIL]
-        self.directory = directory_in(text) or self.directory
+        self.directory = directory_in(raw) or self.directory
+        self.cause = stopped_in(raw) or self.cause
         if self._verbose:
             self._print(text)
         elif any(word in text for word in _NOISE):
             return
-        elif any(word in text for word in _WORTH_SHOWING):
+        elif any(word in text for word in _WORTH_SHOWING) or (
+            self._live is None and round_in(raw)
+        ):
             self._print(text)
-        elif self._live is None and _ROUND.search(text):
-            self._print(_LEVEL.sub("", text))
 
     def _print(self, text: str) -> None:
         self._console.print(text, markup=False, highlight=False, soft_wrap=True)
@@ -115,25 +115,25 @@ class RunView:
             self._total = int(config["num-server-rounds"])
         self._follower.poll()
         now = self._follower.current_round()
-        return live_panel(self._follower.lines, now, self._total)
+        return live_panel(self._follower.rounds, now, self._total)
 
 
 def live_panel(
-    lines: Sequence[dict[str, Any]], now: dict[str, int] | None, total: int
+    rounds: Sequence[RoundMetrics], now: dict[str, int] | None, total: int
 ) -> RenderableType:
     """Return the live view of a run.
 
     Parameters
     ----------
-    lines : the metrics lines so far.
+    rounds : the metrics so far.
     now : the round under way, as in ``progress.json``.
     total : rounds of the whole run.
     """
-    done = lines[-1]["round"] if lines else 0
+    done = rounds[-1].round if rounds else 0
     table = Table.grid(padding=(0, 2))
     table.add_column(style="bold", no_wrap=True)
     table.add_column()
-    left = seconds_left(lines)
+    left = seconds_left(rounds)
     head = Table.grid(padding=(0, 2))
     head.add_row(
         f"{done} of {total} done",
@@ -146,11 +146,11 @@ def live_panel(
         if now["done"] >= now["clients"]:
             state += ", aggregating and evaluating"
         table.add_row(f"Round {now['round']}", state)
-    scored = [line for line in lines if line.get("val_accuracy") is not None]
-    scores = [line["val_accuracy"] for line in scored]
+    scored = {m.round: m.val_accuracy for m in rounds if m.val_accuracy is not None}
+    scores = list(scored.values())
     if scores:
-        best = max(scores)
-        where = scored[scores.index(best)]["round"]
+        where = max(scored, key=scored.__getitem__)
+        best = scored[where]
         table.add_row(
             "Accuracy",
             Text.assemble(
@@ -160,13 +160,11 @@ def live_panel(
                 (sparkline(scores, _SPARK_WIDTH), "cyan"),
             ),
         )
-    if lines:
-        up, down = (
-            sum(line.get(f"bytes_{direction}", 0) for line in lines)
-            for direction in ("up", "down")
-        )
+    if rounds:
+        up = sum(metrics.bytes_up for metrics in rounds)
+        down = sum(metrics.bytes_down for metrics in rounds)
         table.add_row("Traffic", f"{up / 1e6:,.1f} MB up   {down / 1e6:,.1f} MB down")
-        rejected = sum(len(line.get("rejected", ())) for line in lines)
+        rejected = sum(len(metrics.rejected) for metrics in rounds)
         rejected += now["rejected"] if now else 0
         style = "yellow" if rejected else ""
         table.add_row("Rejected replies", Text(str(rejected), style=style))

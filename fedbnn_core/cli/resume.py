@@ -39,7 +39,7 @@ def resume(
     path = run_dir.expanduser().resolve()
     directory = RunDirectory.open(path)
     console = Console(highlight=False)
-    if _is_complete(directory.path):
+    if directory.is_complete():
         console.print("The run is complete; there is nothing to resume.")
         console.print(result_table(path))
         return
@@ -81,12 +81,3 @@ def changed_config(
         directory.write_json("config.json", stored | {"config": merged})
         directory.release()
     return merged
-
-
-def _is_complete(path: Path) -> bool:
-    from fedbnn_core.runs.directory import RunDirectory
-
-    if not (path / "summary.json").is_file():
-        return False
-    status = RunDirectory(path).read_json("summary.json").get("status")
-    return status != "stopped"

@@ -1,8 +1,6 @@
 """`fedbnn run`: simulate a federation, follow it, print the result."""
 
-import re
 import tomllib
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,14 +8,12 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from fedbnn_core import errors
 from fedbnn_core.cli.live_view import RunView
 from fedbnn_core.config import Value
 from fedbnn_core.errors import ConfigError, FedBNNError, RunError
 
 __all__ = ["follow_simulation", "parse_overrides", "result_table", "run"]
 
-PACKED_MODEL = "model.fbnn"
 REPORT = "report.html"
 
 
@@ -82,23 +78,15 @@ def follow_simulation(
             _say_stopped(console, view.directory)
             raise typer.Exit(130) from None
     if not result.succeeded or result.directory is None:
-        cause = _cause(view.tail)
-        if cause is None and not verbose:
+        if view.cause is None and not verbose:
             console.print("\n".join(view.tail), markup=False, soft_wrap=True)
         remedy = f"; to go on: fedbnn resume {result.directory}"
         raise RunError(
-            f"the run did not complete: {cause or result.status}"
+            f"the run did not complete: {view.cause or result.status}"
             f"{remedy if result.directory else ''}"
         )
-    _export(result.directory, console)
     _report(result.directory, console)
     console.print(result_table(result.directory))
-
-
-def _cause(log: Iterable[str]) -> str | None:
-    """Return what FedBNN itself said when it gave up, without the traceback."""
-    found = [re.match(rf"{errors.__name__}\.\w+: (.+)", line) for line in log]
-    return next((match[1] for match in reversed(found) if match), None)
 
 
 def _say_stopped(console: Console, directory: Path | None) -> None:
@@ -108,20 +96,6 @@ def _say_stopped(console: Console, directory: Path | None) -> None:
     else:
         text += f" To go on later: fedbnn resume {directory}"
     console.print(text, markup=False, soft_wrap=True)
-
-
-def _export(directory: Path, console: Console) -> None:
-    """Write the run's 1-bit model beside its results; a float run has none."""
-    from fedbnn_core.runs.directory import RunDirectory
-
-    if not RunDirectory(directory).read_json("summary.json")["one_bit_bytes"]:
-        return
-    from fedbnn_core.runs.model import export_run
-
-    try:
-        export_run(directory, directory / PACKED_MODEL)
-    except FedBNNError as error:
-        console.print(f"No packed model: {error}", markup=False, soft_wrap=True)
 
 
 def _report(directory: Path, console: Console) -> None:
@@ -157,42 +131,45 @@ def parse_overrides(pairs: list[str]) -> dict[str, Value]:
 
 def result_table(directory: Path) -> Table:
     """Return the closing table of a run."""
-    from fedbnn_core.runs.directory import RunDirectory
+    from fedbnn_core.runs.directory import PACKED_MODEL, RunDirectory
 
-    summary = RunDirectory(directory).read_json("summary.json")
+    summary = RunDirectory(directory).read_summary()
+    if summary is None or summary.test_accuracy is None:
+        raise RunError(f"{directory} holds no result: no model was evaluated there")
     table = Table(title="Result", show_header=False, title_justify="left")
     table.add_column(style="bold")
     table.add_column(overflow="fold")
-    kind = "1-bit model" if summary["one_bit_bytes"] else "float model"
+    kind = "1-bit model" if summary.one_bit_bytes else "float model"
     table.add_row(
         f"Validation accuracy of the {kind}",
-        f"{100 * summary['val_accuracy']:.2f} %  (round {summary['best_round']} of "
-        f"{summary['rounds']})",
+        f"{100 * (summary.val_accuracy or 0):.2f} %  (round {summary.best_round} of "
+        f"{summary.rounds})",
     )
     table.add_row(
         f"Test accuracy of the {kind}",
-        f"{100 * summary['test_accuracy']:.2f} %  (images nobody trained on)",
+        f"{100 * summary.test_accuracy:.2f} %  (images nobody trained on)",
     )
-    if "ptb_test_accuracy" in summary:
+    if "ptb" in summary.variants:
         table.add_row(
             "The same, binarized after training",
-            f"{100 * summary['ptb_test_accuracy']:.2f} %",
+            f"{100 * summary.variants['ptb']:.2f} %",
         )
-    if "epsilon" in summary:
+    if summary.delta is not None:
+        spent = "unbounded" if summary.epsilon is None else f"{summary.epsilon:.2f}"
         table.add_row(
             "Privacy of each client",
-            f"epsilon {summary['epsilon']:.2f} at delta {summary['delta']:g}",
+            f"epsilon {spent} at delta {summary.delta:g}",
         )
-    table.add_row("Size as float32", _megabytes(summary["float32_bytes"]))
+    table.add_row("Size as float32", _megabytes(summary.float32_bytes))
     packed = directory / PACKED_MODEL
-    if summary["one_bit_bytes"]:
+    if summary.one_bit_bytes:
         # The file's real size where there is one, else what the bits add up to.
-        size = packed.stat().st_size if packed.is_file() else summary["one_bit_bytes"]
+        size = packed.stat().st_size if packed.is_file() else summary.one_bit_bytes
         table.add_row(
             "Size as 1-bit model",
-            f"{_megabytes(size)}  ({summary['float32_bytes'] / size:.1f}x smaller)",
+            f"{_megabytes(size)}  ({summary.float32_bytes / size:.1f}x smaller)",
         )
-    table.add_row("Time", f"{summary['seconds']:.0f} s")
+    table.add_row("Time", f"{summary.seconds:.0f} s")
     if packed.is_file():
         table.add_row("Packed 1-bit model", str(packed))
     if (directory / REPORT).is_file():

@@ -1,22 +1,17 @@
 """Commands that run until they are told to end: the server and the devices."""
 
-import re
 import threading
 from collections.abc import Callable
 
 import typer
 from rich.console import Console
 
-__all__ = ["plain_line", "run_until_stopped", "service_console", "warn_insecure"]
+from fedbnn_core.runs.log import plain_line
+
+__all__ = ["run_until_stopped", "service_console", "warn_insecure"]
 
 _Say = Callable[[str], None]
 _WORTH_SHOWING = ("WARNING", "ERROR", "Exit Code", "Traceback", "round ")
-
-
-def plain_line(line: str) -> str:
-    """Return a line of Flower's log without colours and without its INFO mark."""
-    text = re.sub(r"\x1b\[[0-9;]*m", "", line)
-    return re.sub(r"^INFO *: *", "", text).strip()
 
 
 def service_console() -> Console:

@@ -149,9 +149,7 @@ def stored_identity(directory: RunDirectory) -> dict[str, Any] | None:
 
 def is_finished(directory: RunDirectory) -> bool:
     """Return whether the run came to its end."""
-    if not (directory.path / "summary.json").is_file():
-        return False
-    return directory.read_json("summary.json").get("status") != "stopped"
+    return directory.is_complete()
 
 
 def _can_go_on(directory: RunDirectory) -> bool:

@@ -95,32 +95,26 @@ def collect(
 def _result(
     recipe: Recipe, row: Row, scale: str, runs: Sequence[RunDirectory]
 ) -> ResultRow:
-    summaries = [run.read_json("summary.json") for run in runs]
-    lines = [line for run in runs for line in run.read_metrics()]
-    accuracies = [100 * summary["test_accuracy"] for summary in summaries]
+    summaries = [summary for run in runs if (summary := run.read_summary())]
+    rounds = [metrics for run in runs for metrics in run.read_metrics()]
+    accuracies = [100 * (summary.test_accuracy or 0.0) for summary in summaries]
     published = row.published
-    is_binary = summaries[0]["one_bit_bytes"] is not None
+    is_binary = summaries[0].one_bit_bytes is not None
     # A 1-bit method is binarized already.
-    score = "test_accuracy" if is_binary else "ptb_test_accuracy"
-    binarized = [100 * summary[score] for summary in summaries if score in summary]
+    binarized = (
+        accuracies
+        if is_binary
+        else [100 * s.variants["ptb"] for s in summaries if "ptb" in s.variants]
+    )
     stored = [run.read_json("config.json") for run in runs]
     images = [one["train_images"] for one in stored if "train_images" in one]
     dataset = DATASETS.get(stored[0]["config"]["dataset"])
-    traffic = {
-        key: statistics.fmean(line.get(key, 0) for line in lines)
-        for key in (
-            "bytes_up",
-            "bytes_up_nominal",
-            "bytes_down",
-            "bytes_down_nominal",
-        )
-    }
     return ResultRow(
         experiment=recipe.name,
         scale=scale,
         row=row.name,
         is_ablation=row.is_ablation,
-        rounds=summaries[0]["rounds"],
+        rounds=summaries[0].rounds,
         seeds=len(runs),
         train_images=min(images, default=None),
         full_train_images=dataset.num_train if dataset else None,
@@ -130,10 +124,11 @@ def _result(
         binarized=statistics.fmean(binarized) if binarized else None,
         binarized_spread=_spread(binarized),
         paper_binarized=published.accuracy if is_binary else published.binarized,
-        seconds_per_round=statistics.fmean(
-            sum(line["seconds"].values()) for line in lines
-        ),
-        **traffic,
+        bytes_up=statistics.fmean(m.bytes_up for m in rounds),
+        bytes_up_nominal=statistics.fmean(m.bytes_up_nominal or 0 for m in rounds),
+        bytes_down=statistics.fmean(m.bytes_down for m in rounds),
+        bytes_down_nominal=statistics.fmean(m.bytes_down_nominal or 0 for m in rounds),
+        seconds_per_round=statistics.fmean(m.total_seconds for m in rounds),
     )
 
 

@@ -1,7 +1,6 @@
 """Submit a run to a deployment, follow it, and say how it stands."""
 
 import json
-import re
 import subprocess
 import tempfile
 from collections.abc import Callable, Mapping
@@ -15,7 +14,7 @@ from fedbnn_core.fleet.registry import Fleet
 from fedbnn_core.flower.app_bundle import stage_app, toml_value, write_overrides
 from fedbnn_core.flower.child import fleet_environment, flower_command
 from fedbnn_core.flower.control import Connection, Endpoint, RunState, connected
-from fedbnn_core.runs.log import directory_in, split_level
+from fedbnn_core.runs.log import directory_in, round_in, split_level
 
 __all__ = [
     "DeploymentResult",
@@ -27,8 +26,6 @@ __all__ = [
     "submit_run",
 ]
 
-_ROUND = re.compile(r"round +(\d+)/(\d+)\b(.*)")
-_ACCURACY = re.compile(r"\bval +([\d.]+) %")
 _SUBMIT_SECONDS = 120
 
 
@@ -155,10 +152,10 @@ def run_progress(log: list[str]) -> RunProgress:
     note = ""
     for line in log:
         level, message = split_level(line)
-        if level == "INFO" and (match := _ROUND.match(message)):
-            done, total, note = int(match[1]), int(match[2]), ""
-            if found := _ACCURACY.search(match[3]):
-                accuracy = float(found[1])
+        if news := round_in(line):
+            done, total, note = news.round, news.num_rounds, ""
+            if news.val_accuracy is not None:
+                accuracy = news.val_accuracy
         elif level == "WARNING" or message.startswith("Waiting"):
             note = message
     return RunProgress(done, total, accuracy, note)

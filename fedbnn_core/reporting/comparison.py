@@ -63,15 +63,17 @@ class RunFigures:
 def read_run(path: Path) -> RunFigures:
     """Return the figures of a run; raise `RunError` if it did not come to its end."""
     directory = RunDirectory.open(path)
-    if not (path / "summary.json").is_file():
+    summary, stored = directory.read_summary(), directory.read_json("config.json")
+    if summary is None:
         raise RunError(f"{path} has no summary.json: the run has not ended yet")
-    summary, stored = (directory.read_json(f"{n}.json") for n in ("summary", "config"))
-    if summary.get("status") == "stopped":
+    if summary.stopped:
         raise RunError(
-            f"{path} was stopped after round {summary['rounds']}: "
-            f"{summary.get('reason')}; go on with `fedbnn resume`, or leave it out"
+            f"{path} was stopped after round {summary.rounds}: "
+            f"{summary.reason}; go on with `fedbnn resume`, or leave it out"
         )
-    lines = directory.read_metrics()
+    if summary.test_accuracy is None or summary.best_round is None:
+        raise RunError(f"{path} has no test accuracy in its summary.json")
+    rounds = directory.read_metrics()
     config = RunConfig.from_mapping(stored["config"], complete=False)
     channels, height, width = stored["input_shape"]
     method = create_method(
@@ -79,21 +81,12 @@ def read_run(path: Path) -> RunFigures:
     )
     cost = complexity_of(method.spec)
     binary = method.binary
-    travelled = {
-        key: sum(line.get(key, 0) for line in lines)
-        for key in (
-            "bytes_up",
-            "bytes_up_nominal",
-            "bytes_down",
-            "bytes_down_nominal",
-        )
-    }
     rounds_seen, accuracies, totals, total = [], [], [], 0
-    for line in lines:
-        total += line["bytes_up"] + line["bytes_down"]
-        if "val_accuracy" in line:
-            rounds_seen.append(line["round"])
-            accuracies.append(line["val_accuracy"])
+    for metrics in rounds:
+        total += metrics.bytes_up + metrics.bytes_down
+        if metrics.val_accuracy is not None:
+            rounds_seen.append(metrics.round)
+            accuracies.append(metrics.val_accuracy)
             totals.append(total)
     return RunFigures(
         name=path.resolve().name,
@@ -102,11 +95,15 @@ def read_run(path: Path) -> RunFigures:
         model=config.model,
         dataset=config.dataset,
         partition=config.partition,
-        rounds=summary["rounds"],
-        test_accuracy=summary["test_accuracy"],
-        test_images=sum(map(sum, summary["test_confusion"])),
-        ptb_test_accuracy=summary.get("ptb_test_accuracy"),
-        best_round=summary["best_round"],
+        rounds=summary.rounds,
+        test_accuracy=summary.test_accuracy,
+        test_images=sum(map(sum, summary.test_confusion)),
+        ptb_test_accuracy=summary.variants.get("ptb"),
+        best_round=summary.best_round,
+        bytes_up=sum(metrics.bytes_up for metrics in rounds),
+        bytes_up_nominal=sum(metrics.bytes_up_nominal or 0 for metrics in rounds),
+        bytes_down=sum(metrics.bytes_down for metrics in rounds),
+        bytes_down_nominal=sum(metrics.bytes_down_nominal or 0 for metrics in rounds),
         flops=cost.flops_fedbnn_paper if binary else cost.flops_real,
         float_flops=cost.flops_left if binary else cost.flops_real + cost.flops_head,
         one_bit_ops=cost.binary_ops if binary else 0,
@@ -118,13 +115,12 @@ def read_run(path: Path) -> RunFigures:
         memory_honest_mb=(
             cost.memory_fedbnn_honest_mb if binary else cost.memory_real_mb
         ),
-        seconds=summary["seconds"],
-        seconds_per_round=sum(sum(line["seconds"].values()) for line in lines)
-        / max(len(lines), 1),
+        seconds=summary.seconds,
+        seconds_per_round=sum(metrics.total_seconds for metrics in rounds)
+        / max(len(rounds), 1),
         rounds_seen=tuple(rounds_seen),
         val_accuracy=tuple(accuracies),
         total_bytes=tuple(totals),
-        **travelled,
     )
 
 

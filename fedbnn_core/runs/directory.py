@@ -8,15 +8,14 @@ progress.json     how far the round is that is under way
 tensorboard/      event files
 best.safetensors  the model of the best round, as evaluated
 final.safetensors the state after the last round
+model.fbnn        the best model, bit-packed, if it is a 1-bit one
 summary.json      the result
 checkpoints/      what a resumed run goes on from
 run.lock          held by the server that writes here
 """
 
 import contextlib
-import hashlib
 import json
-import math
 import os
 import tempfile
 import time
@@ -27,17 +26,24 @@ from typing import IO, Any
 from fedbnn_core.arrays import Arrays, from_safetensors, to_safetensors
 from fedbnn_core.errors import RunError
 from fedbnn_core.files import (
-    append_durably,
     disk_errors,
     lock_open_file,
-    remove_leftovers,
     replace_file,
     write_durably,
 )
+from fedbnn_core.runs.metrics import RoundMetrics, Summary
+from fedbnn_core.runs.metrics_file import (
+    METRICS,
+    MetricsReader,
+    MetricsWriter,
+    json_ready,
+)
 
-__all__ = ["RunDirectory", "require_output_folder"]
+__all__ = ["PACKED_MODEL", "RunDirectory", "require_output_folder"]
 
-_METRICS = "metrics.jsonl"
+PACKED_MODEL = "model.fbnn"
+"""Name of the packed 1-bit model in a run directory."""
+_SUMMARY = "summary.json"
 
 
 class RunDirectory:
@@ -46,8 +52,7 @@ class RunDirectory:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._lock: IO[str] | None = None
-        self._metrics_bytes = 0
-        self._metrics_hash = hashlib.sha256()
+        self.metrics = MetricsWriter(path / METRICS)
 
     @classmethod
     def create(cls, parent: Path, name: str) -> "RunDirectory":
@@ -106,7 +111,7 @@ class RunDirectory:
 
     def write_json(self, name: str, content: Mapping[str, Any]) -> None:
         """Write ``name`` as indented JSON."""
-        text = json.dumps(_finite(content), indent=2, ensure_ascii=False) + "\n"
+        text = json.dumps(json_ready(content), indent=2, ensure_ascii=False) + "\n"
         write_durably(self.path / name, text.encode())
 
     def read_json(self, name: str) -> dict[str, Any]:
@@ -137,53 +142,26 @@ class RunDirectory:
         with contextlib.suppress(OSError):
             replace_file(path, json.dumps(content).encode(), durable=False)
 
-    def append_metrics(self, line: Mapping[str, Any]) -> None:
-        """Append one line to ``metrics.jsonl`` and flush it to disk.
+    def read_metrics(self) -> list[RoundMetrics]:
+        """Return the rounds of ``metrics.jsonl``; see `metrics_file` on damages."""
+        reader = MetricsReader(self.path / METRICS)
+        reader.poll(ended=self.is_complete())
+        return reader.rounds
 
-        JSON has no NaN: figures that are not finite become null.
-        """
-        content = (json.dumps(_finite(line)) + "\n").encode()
-        append_durably(self.path / _METRICS, content)
-        self._metrics_bytes += len(content)
-        self._metrics_hash.update(content)
+    def write_summary(self, summary: Summary) -> None:
+        """Write ``summary.json``."""
+        self.write_json(_SUMMARY, summary.to_json())
 
-    def metrics_position(self) -> dict[str, Any]:
-        """Return size and SHA-256 of what this run has written to the metrics."""
-        return {
-            "bytes": self._metrics_bytes,
-            "sha256": self._metrics_hash.hexdigest(),
-        }
+    def read_summary(self) -> Summary | None:
+        """Return the run's result, or None if it has not come to an end yet."""
+        if not (self.path / _SUMMARY).is_file():
+            return None
+        return Summary.from_json(self.read_json(_SUMMARY))
 
-    def rewind_metrics(self, position: Mapping[str, Any], rounds_done: int) -> bool:
-        """Cut the metrics back to a checkpoint's position; tell if they were intact.
-
-        What follows the position comes from rounds that will be done again. Damaged
-        metrics are left as they are, but for those rounds and an incomplete last line.
-        """
-        remove_leftovers(self.path)
-        path = self.path / _METRICS
-        content = path.read_bytes() if path.is_file() else b""
-        kept = content[: position["bytes"]]
-        intact: bool = hashlib.sha256(kept).hexdigest() == position["sha256"]
-        if not intact:
-            lines = content[: content.rfind(b"\n") + 1].splitlines(keepends=True)
-            kept = b"".join(li for li in lines if not _is_later(li, rounds_done))
-        write_durably(path, kept)
-        self._metrics_bytes = len(kept)
-        self._metrics_hash = hashlib.sha256(kept)
-        return intact
-
-    def read_metrics(self) -> list[dict[str, Any]]:
-        """Read all complete lines of ``metrics.jsonl``."""
-        path = self.path / _METRICS
-        if not path.is_file():
-            return []
-        text = path.read_text(encoding="utf-8")
-        return [
-            json.loads(line)
-            for line in text.splitlines(keepends=True)
-            if line.endswith("\n")
-        ]
+    def is_complete(self) -> bool:
+        """Return whether the run has done its last round."""
+        summary = self.read_summary()
+        return summary is not None and not summary.stopped
 
     def write_state(
         self, name: str, arrays: Arrays, metadata: Mapping[str, str]
@@ -216,22 +194,3 @@ def _cannot_create(parent: Path, error: OSError) -> RunError:
         f"cannot create a run directory in {parent}: {error.strerror}; "
         "set output-dir to a folder you can write to"
     )
-
-
-def _is_later(line: bytes, rounds_done: int) -> bool:
-    """Tell if a line of the metrics is that of a round after so many."""
-    try:
-        return bool(json.loads(line)["round"] > rounds_done)
-    except (ValueError, TypeError, KeyError):
-        return False
-
-
-def _finite(content: Any) -> Any:
-    """Return JSON content with None in place of NaN and infinities."""
-    if isinstance(content, float) and not math.isfinite(content):
-        return None
-    if isinstance(content, Mapping):
-        return {key: _finite(value) for key, value in content.items()}
-    if isinstance(content, list | tuple):
-        return [_finite(value) for value in content]
-    return content

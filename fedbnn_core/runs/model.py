@@ -13,9 +13,10 @@ from fedbnn_core.networks.state import load_arrays
 from fedbnn_core.packed.encode import encode
 from fedbnn_core.runs.directory import RunDirectory
 
-__all__ = ["MODELS", "export_run", "load_run_model", "pack_run"]
+__all__ = ["WHICH", "export_run", "load_run_model", "pack_run"]
 
-MODELS = ("best", "final")
+WHICH = ("best", "final")
+"""The models that a run directory holds."""
 
 
 def load_run_model(directory: Path, *, which: str = "best") -> nn.Module:
@@ -29,8 +30,8 @@ def load_run_model(directory: Path, *, which: str = "best") -> nn.Module:
         "best": sign(w~) of the best round, the model that the run reports. "final":
         the signs of the weights that were broadcast last.
     """
-    if which not in MODELS:
-        raise ConfigError(f"which model must be one of {MODELS}, got {which!r}")
+    if which not in WHICH:
+        raise ConfigError(f"which model must be one of {WHICH}, got {which!r}")
     run = RunDirectory.open(directory)
     about = run.read_json("config.json")
     config = RunConfig.from_mapping(about["config"], complete=False)

@@ -1,10 +1,11 @@
 """Score a run's models: every round on the validation half, the best one on the test.
 
-fedbnn.md section 4: the best round is chosen on the validation half, and the unseen
-test half is used once, for that model only.
+The best round is chosen on the validation half; the test half, which nobody has seen,
+is used once, for that model only.
 """
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,13 +14,21 @@ import torch
 
 from fedbnn_core.arrays import Arrays
 from fedbnn_core.data import Dataset, split_test
+from fedbnn_core.errors import FedBNNError
 from fedbnn_core.methods.base import Method
 from fedbnn_core.networks.complexity import model_sizes
 from fedbnn_core.networks.state import load_arrays
-from fedbnn_core.server.packed_scoring import evaluate_packed
-from fedbnn_core.server.scoring import Evaluation, HeldOut, evaluate
+from fedbnn_core.server.scoring import (
+    Evaluation,
+    HeldOut,
+    evaluate,
+    evaluate_packed,
+    pack_for,
+)
 
 __all__ = ["BestModel", "RunEvaluation"]
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -51,6 +60,8 @@ class RunEvaluation:
         self._validation, self._test = (
             _held_out(dataset, half, device) for half in split_test(dataset, seed)
         )
+        self._said: set[str] = set()
+        """Reasons for scoring with PyTorch that the log tells already."""
 
     def score_candidates(
         self, candidates: Mapping[str, Arrays], round_number: int, best: BestModel
@@ -77,10 +88,10 @@ class RunEvaluation:
         return columns, best
 
     def report(self, best: BestModel) -> dict[str, Any]:
-        """Return what a run's summary says of its best model, the test half's score."""
+        """Return the fields of `Summary` on the best model and its test score."""
         test = self._score(best.state, self._test)
         variants = {
-            f"{name}_test_accuracy": evaluate(variant, self._test).accuracy
+            name: evaluate(variant, self._test).accuracy
             for name, variant in self._method.final_variants(self._model).items()
         }
         sizes = model_sizes(self._model)
@@ -90,16 +101,36 @@ class RunEvaluation:
             "val_loss": best.loss,
             "test_accuracy": test.accuracy,
             "test_loss": test.loss,
-            **variants,
+            "variants": variants,
             "test_confusion": test.confusion.tolist(),
             "float32_bytes": sizes.float32_bytes,
             "one_bit_bytes": sizes.one_bit_bytes if self._method.binary else None,
         }
 
+    def pack(self, best: BestModel, *, class_names: Sequence[str]) -> bytes:
+        """Return the best model as an `.fbnn` file.
+
+        Raises
+        ------
+        FedBNNError
+            It has no packed form.
+        """
+        load_arrays(self._model, best.state)
+        return pack_for(self._model, self._test, class_names)
+
     def _score(self, state: Arrays, held_out: HeldOut) -> Evaluation:
         load_arrays(self._model, state)
-        packed = evaluate_packed(self._model, held_out)
-        return packed or evaluate(self._model, held_out)
+        if self._method.binary:
+            try:
+                return evaluate_packed(self._model, held_out)
+            except FedBNNError as error:
+                self._say_once(str(error))
+        return evaluate(self._model, held_out)
+
+    def _say_once(self, reason: str) -> None:
+        if reason not in self._said:
+            self._said.add(reason)
+            _log.warning("Models are scored with PyTorch, not packed: %s", reason)
 
 
 def _held_out(

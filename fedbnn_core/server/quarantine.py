@@ -1,4 +1,4 @@
-"""Leave out for a while the clients that keep sending bad replies."""
+"""Exclude for a while the clients that keep sending bad replies."""
 
 from collections.abc import Collection, Iterable
 from typing import Any
@@ -11,7 +11,7 @@ class Quarantine:
 
     Parameters
     ----------
-    after : bad replies in a row until a client is left out; 0 means never.
+    after : bad replies in a row until a client is excluded; 0 means never.
     rounds : for how many rounds.
     """
 
@@ -24,10 +24,10 @@ class Quarantine:
     def record(
         self, round_index: int, *, good: Iterable[int], bad: Iterable[int]
     ) -> list[int]:
-        """Note a round's replies; return the clients that are left out from now on.
+        """Note a round's replies; return the clients that are excluded from now on.
 
-        A good reply clears a client's record. One that returns from quarantine is left
-        out again after its next bad reply.
+        A good reply clears a client's record. One that returns from quarantine is
+        excluded again after its next bad reply.
         """
         for client in good:
             self._strikes.pop(client, None)
@@ -39,7 +39,7 @@ class Quarantine:
                 caught.append(client)
         return caught
 
-    def left_out(self, round_index: int) -> set[int]:
+    def excluded(self, round_index: int) -> set[int]:
         """Return the clients that may not take part in a round."""
         return {c for c, until in self._until.items() if round_index < until}
 
@@ -49,9 +49,9 @@ class Quarantine:
         """Return the available clients in good standing, sorted.
 
         If they are fewer than needed, those whose time ends first come back early: a
-        round with doubtful clients is better than none, their replies are judged.
+        round with doubtful clients is better than none, their replies are validated.
         """
-        out = self.left_out(round_index)
+        out = self.excluded(round_index)
         admitted = [client for client in available if client not in out]
         missing = min(needed, len(available)) - len(admitted)
         if missing > 0:

@@ -1,115 +1,100 @@
-"""What a round cost, who took part, and whose reply did not count."""
+"""What a round records: who took part, what travelled, and the clients' means."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from fedbnn_core.methods.template import PerClientBytes
-from fedbnn_core.server.reply_store import StoredReply
-from fedbnn_core.server.validation import JudgedReply
+from fedbnn_core.runs.metrics import FailedAttempt, Rejection
+from fedbnn_core.server.reply import Reply
 
-__all__ = ["RoundTraffic", "layer_figures", "weighted_mean"]
+__all__ = ["RoundRecord", "layer_metrics", "weighted_mean"]
 
 
 @dataclass
-class RoundTraffic:
-    """What a round cost and who took part, as the transport saw it."""
+class RoundRecord:
+    """Who took part in an attempt at a round, and what travelled."""
 
+    asked: list[int] = field(default_factory=list)
+    """The clients that were sent the round's message."""
+    rejected: list[Rejection] = field(default_factory=list)
+    """Replies that did not count."""
+    missing: list[int] = field(default_factory=list)
+    """Clients that had not replied when the attempt ended."""
     bytes_up: int = 0
     """Of every reply that came, counted or not, late ones of earlier rounds too."""
     bytes_down: int = 0
     train_seconds: float = 0.0
-    losses: dict[int, float] = field(default_factory=dict)
-    """Training loss by partition id."""
-    layer_metrics: dict[int, dict[str, list[float]]] = field(default_factory=dict)
-    """Per-layer figures by partition id."""
-    update_norms: dict[int, float] = field(default_factory=dict)
-    """Norm of (reply - broadcast) by partition id."""
-    rejected: list[dict[str, Any]] = field(default_factory=list)
-    """Replies that did not count: client and reason."""
-    asked: list[int] = field(default_factory=list)
-    """The clients that were sent the round's message."""
-    missing: list[int] = field(default_factory=list)
-    """Clients that had not replied when the round ended."""
+    """Time in which the clients trained."""
 
-    def accept(self, judged: JudgedReply) -> StoredReply:
-        """Note an accepted reply's figures and return what is combined."""
-        client = judged.reply.partition_id
-        self.update_norms[client] = judged.update_norm
-        if judged.loss is not None:
-            self.losses[client] = judged.loss
-        self.layer_metrics[client] = judged.layer_metrics
-        return judged.reply
+    def failed(
+        self, accepted: Sequence[int], quarantined: Sequence[int]
+    ) -> FailedAttempt:
+        """Return this attempt as one that ended below the quorum."""
+        return FailedAttempt(
+            asked=self.asked,
+            accepted=sorted(accepted),
+            rejected=self.rejected,
+            missing=self.missing,
+            bytes_up=self.bytes_up,
+            bytes_down=self.bytes_down,
+            quarantined=quarantined,
+        )
 
-    def reject(self, client: int, reason: str) -> None:
-        """Note a reply that does not count."""
-        self.rejected.append({"client": client, "reason": reason})
-
-    def attempt(self) -> dict[str, Any]:
-        """Return who took part and what travelled in an attempt that failed."""
-        return {
-            "asked": self.asked,
-            "accepted": sorted(self.update_norms),
-            "rejected": self.rejected,
-            "missing": self.missing,
-            "bytes_up": self.bytes_up,
-            "bytes_down": self.bytes_down,
-        }
-
-    def figures(
+    def participation(
         self,
-        replies: Sequence[StoredReply],
+        replies: Sequence[Reply],
         nominal: PerClientBytes,
-        failed_attempts: Sequence[Mapping[str, Any]] = (),
+        failed_attempts: Sequence[FailedAttempt] = (),
     ) -> dict[str, Any]:
-        """Return who took part and what travelled, for the metrics of a round.
+        """Return the fields of `RoundMetrics` on who took part and what travelled.
 
         Parameters
         ----------
         replies : those that count.
         nominal : one client's traffic as papers count it: no reply is in vain there.
-        failed_attempts : what `attempt` returned for the round's earlier attempts;
-            their bytes are part of the round's.
+        failed_attempts : the round's earlier attempts; their bytes are part of it.
         """
-        attempts = [self.attempt(), *failed_attempts]
+        attempts: list[RoundRecord | FailedAttempt] = [self, *failed_attempts]
         return {
             "clients": [reply.partition_id for reply in replies],
             "examples": sum(reply.num_examples for reply in replies),
             "asked": self.asked,
             "missing": self.missing,
             "rejected": self.rejected,
-            "update_norm": weighted_mean(replies, self.update_norms),
-            "bytes_up": sum(attempt["bytes_up"] for attempt in attempts),
-            "bytes_down": sum(attempt["bytes_down"] for attempt in attempts),
+            "bytes_up": sum(attempt.bytes_up for attempt in attempts),
+            "bytes_down": sum(attempt.bytes_down for attempt in attempts),
             "failed_attempts": list(failed_attempts),
             "bytes_up_nominal": nominal.up * len(replies),
             "bytes_down_nominal": nominal.down * len(self.asked),
         }
 
 
-def layer_figures(
-    layers: Mapping[str, Mapping[str, float]],
-    replies: Sequence[StoredReply],
-    traffic: RoundTraffic,
+def layer_metrics(
+    layers: Mapping[str, Mapping[str, float]], replies: Sequence[Reply]
 ) -> dict[str, dict[str, float | None]]:
-    """Return the combined scalars of each layer and the clients' mean cos(phi)."""
-    figures: dict[str, dict[str, float | None]] = {}
-    for number, (name, scalars) in enumerate(layers.items()):
-        cosines = {
-            client: metrics["cos-phi"][number]
-            for client, metrics in traffic.layer_metrics.items()
-            if number < len(metrics.get("cos-phi", []))
-        }
-        figures[name] = {**scalars, "cos_phi": weighted_mean(replies, cosines)}
-    return figures
+    """Return the aggregated scalars of each layer and the clients' mean cos(phi)."""
+
+    def cosine(number: int) -> Callable[[Reply], float | None]:
+        def of_reply(reply: Reply) -> float | None:
+            told = reply.layer_metrics.get("cos-phi", ())
+            return told[number] if number < len(told) else None
+
+        return of_reply
+
+    return {
+        name: {**scalars, "cos_phi": weighted_mean(replies, cosine(number))}
+        for number, (name, scalars) in enumerate(layers.items())
+    }
 
 
 def weighted_mean(
-    replies: Sequence[StoredReply], values: Mapping[int, float]
+    replies: Sequence[Reply], value: Callable[[Reply], float | None]
 ) -> float | None:
-    """Return the example-weighted mean of a figure over the clients that gave it."""
-    known = [reply for reply in replies if reply.partition_id in values]
-    total = sum(reply.num_examples for reply in known)
+    """Return the mean of a value, weighted by examples, over those who told it."""
+    told = [(reply.num_examples, value(reply)) for reply in replies]
+    known = [(count, number) for count, number in told if number is not None]
+    total = sum(count for count, _ in known)
     if total == 0:
         return None
-    return sum(values[r.partition_id] * r.num_examples for r in known) / total
+    return sum(number * count for count, number in known) / total

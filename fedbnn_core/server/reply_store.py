@@ -1,7 +1,7 @@
-"""Hold a round's accepted replies until they are combined, in bounded memory."""
+"""Hold a round's accepted replies until they are aggregated, in bounded memory."""
 
 import tempfile
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 
@@ -9,32 +9,12 @@ import numpy as np
 
 from fedbnn_core.arrays import Array, Arrays
 from fedbnn_core.files import disk_errors
+from fedbnn_core.server.reply import Reply
 
-__all__ = ["DEFAULT_BUDGET_BYTES", "SPILL_PREFIX", "ReplyStore", "StoredReply"]
+__all__ = ["DEFAULT_BUDGET_BYTES", "SPILL_PREFIX", "ReplyStore"]
 
 DEFAULT_BUDGET_BYTES = 512 * 2**20
 SPILL_PREFIX = "fedbnn-replies-"
-
-
-@dataclass(frozen=True)
-class StoredReply:
-    """One accepted reply; its arrays are in memory or mapped from a file."""
-
-    partition_id: int
-    """The client."""
-    num_examples: int
-    """Samples it trained on."""
-    arrays: Arrays
-    """The method's arrays and the rotations together, by name."""
-
-    def array(self, name: str) -> Array:
-        """Return one array."""
-        return self.arrays[name]
-
-    @property
-    def size_bytes(self) -> int:
-        """Return the size of all arrays."""
-        return sum(array.nbytes for array in self.arrays.values())
 
 
 class ReplyStore:
@@ -57,7 +37,7 @@ class ReplyStore:
         self._budget_bytes = budget_bytes
         self._held_bytes = 0
         self._spilled = 0
-        self._replies: dict[int, StoredReply] = {}
+        self._replies: dict[int, Reply] = {}
         self._folder: tempfile.TemporaryDirectory[str] | None = None
 
     def __enter__(self) -> "ReplyStore":
@@ -69,6 +49,9 @@ class ReplyStore:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
         """Forget all replies and remove the temporary files."""
         self._replies.clear()
         if self._folder is not None:
@@ -80,7 +63,7 @@ class ReplyStore:
     def __contains__(self, partition_id: int) -> bool:
         return partition_id in self._replies
 
-    def add(self, reply: StoredReply) -> None:
+    def add(self, reply: Reply) -> None:
         """Keep a reply; a second one of the same client replaces the first.
 
         Raises
@@ -94,11 +77,11 @@ class ReplyStore:
             reply = self._spill(reply)
         self._replies[reply.partition_id] = reply
 
-    def in_partition_order(self) -> list[StoredReply]:
+    def in_partition_order(self) -> list[Reply]:
         """Return the replies sorted by partition id."""
         return [self._replies[key] for key in sorted(self._replies)]
 
-    def _spill(self, reply: StoredReply) -> StoredReply:
+    def _spill(self, reply: Reply) -> Reply:
         mapped: Arrays = {}
         with disk_errors(self._parent or Path(tempfile.gettempdir())):
             if self._folder is None:
@@ -110,7 +93,7 @@ class ReplyStore:
                 self._spilled += 1
                 _write_npy(path, array)
                 mapped[name] = np.load(path, mmap_mode="r", allow_pickle=False)
-        return StoredReply(reply.partition_id, reply.num_examples, mapped)
+        return replace(reply, arrays=mapped)
 
 
 def _write_npy(path: Path, array: Array) -> None:

@@ -9,26 +9,24 @@ import numpy as np
 
 from fedbnn_core import __version__
 from fedbnn_core.arrays import Arrays
-from fedbnn_core.config import RunConfig
 from fedbnn_core.errors import RunError
-from fedbnn_core.methods.base import Method
-from fedbnn_core.runs.directory import RunDirectory
 from fedbnn_core.server.checkpoint import Checkpoint
+from fedbnn_core.server.context import RunContext
 from fedbnn_core.server.evaluation import BestModel
 from fedbnn_core.server.privacy import ClientAccountant
 from fedbnn_core.server.quarantine import Quarantine
 
-__all__ = ["RunState", "state_hash"]
+__all__ = ["ServerState", "state_hash"]
 
 
 @dataclass
-class RunState:
+class ServerState:
     """The model, the best model and the books that are kept on the clients."""
 
     broadcast: Arrays
     """w_t, which the next round's clients get."""
     quarantine: Quarantine
-    """Who is left out for a while."""
+    """Who is excluded for a while."""
     accountant: ClientAccountant | None = None
     """The privacy spent, in a private run."""
     rounds_done: int = 0
@@ -40,22 +38,14 @@ class RunState:
         """Return the run's time so far, that before a resume included."""
         return round(self._earlier_seconds + time.monotonic() - self._started_at, 3)
 
-    def to_checkpoint(
-        self,
-        config: RunConfig,
-        *,
-        previous: Arrays,
-        method: Method,
-        directory: RunDirectory,
-    ) -> Checkpoint:
+    def to_checkpoint(self, context: RunContext, *, previous: Arrays) -> Checkpoint:
         """Return all that a resumed run needs.
 
         Parameters
         ----------
-        config : the run's config.
+        context : its method's server half may keep arrays between rounds, and the
+            checkpoint points into its directory's metrics.
         previous : what this round's clients got; empty before the first round.
-        method : its server half may keep arrays between rounds.
-        directory : whose metrics the checkpoint points into.
         """
         best = self.best
         return Checkpoint(
@@ -64,24 +54,22 @@ class RunState:
             previous=previous,
             best=best.state,
             best_round=best.round,
-            method=method.server_state(),
+            method=context.method.server_state(),
             facts={
                 # Sampling has no state: it follows from seed, round and attempt.
-                "seed": config.seed,
+                "seed": context.config.seed,
                 "names": list(self.broadcast),
                 "best_accuracy": best.accuracy,
                 "best_loss": best.loss if math.isfinite(best.loss) else None,
                 "quarantine": self.quarantine.to_json(),
                 "releases": self.accountant.releases() if self.accountant else 0,
-                "metrics": directory.metrics_position(),
+                "metrics": context.directory.metrics.position(),
                 "elapsed_seconds": self.elapsed_seconds(),
                 "fedbnn_version": __version__,
             },
         )
 
-    def restore(
-        self, checkpoint: Checkpoint, *, method: Method, directory: RunDirectory
-    ) -> bool:
+    def restore(self, checkpoint: Checkpoint, context: RunContext) -> bool:
         """Go back to a checkpoint, the metrics too; tell if these were intact.
 
         The privacy spent is not taken back: the accountant must know it already.
@@ -98,17 +86,17 @@ class RunState:
                 math.inf if loss is None else loss,
                 checkpoint.best,
             )
-        method.load_server_state(checkpoint.method)
+        context.method.load_server_state(checkpoint.method)
         self.quarantine.load_json(facts["quarantine"])
         if self.accountant and self.accountant.releases() < facts["releases"]:
             raise RunError(
-                f"{directory.path} once noted {facts['releases']} private updates and "
-                f"now only {self.accountant.releases()}: its privacy.jsonl was cut, "
-                "and so the privacy spent is not known; restore the file or start a "
-                "new run"
+                f"{context.directory.path} once noted {facts['releases']} private "
+                f"updates and now only {self.accountant.releases()}: its privacy.jsonl "
+                "was cut, and so the privacy spent is not known; restore the file or "
+                "start a new run"
             )
         self._earlier_seconds = facts["elapsed_seconds"]
-        return directory.rewind_metrics(facts["metrics"], checkpoint.round)
+        return context.directory.metrics.rewind(facts["metrics"], checkpoint.round)
 
 
 def state_hash(state: Arrays) -> str:

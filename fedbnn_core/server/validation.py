@@ -1,13 +1,13 @@
-"""Judge a client's reply before it counts.
+"""Validate a client's reply before it counts.
 
-A reply is input from outside: whatever it holds, judging it ends in acceptance or in
+A reply is input from outside: whatever it holds, validating it ends in acceptance or in
 a `ReplyError` with the reason and the figure, never in another exception.
 """
 
 import io
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -15,15 +15,13 @@ from fedbnn_core.aggregation.norms import update_norm
 from fedbnn_core.arrays import Array, Arrays
 from fedbnn_core.errors import ReplyError
 from fedbnn_core.messages import LAYER_METRICS, ReplyMetrics
-from fedbnn_core.server.reply_store import StoredReply
+from fedbnn_core.server.reply import Reply
 
 __all__ = [
-    "JudgedReply",
-    "RawReply",
     "ReplyRules",
-    "check_reply",
     "decode_array",
-    "judge",
+    "validate",
+    "validate_arrays",
 ]
 
 _MAX_NPY_HEADER_BYTES = 1024
@@ -56,46 +54,24 @@ class ReplyRules:
     """Norm of what a method's arrays stand for; None: `update_norm` of them."""
 
 
-@dataclass(frozen=True)
-class RawReply:
-    """A reply as it came: arrays are still files in numpy's npy format."""
-
-    arrays: Mapping[str, bytes]
-    """The trained state."""
-    rotations: Mapping[str, bytes]
-    """R1 and R2."""
-    metrics: Mapping[str, object]
-    """num-examples, round, partition-id, loss and lists of per-layer figures."""
-
-
-@dataclass(frozen=True)
-class JudgedReply:
-    """An accepted reply and the figures that came with it."""
-
-    reply: StoredReply
-    """What is combined."""
-    update_norm: float
-    """L2 norm of (reply - broadcast)."""
-    loss: float | None = None
-    """Training loss, if it was sent."""
-    layer_metrics: dict[str, list[float]] = field(default_factory=dict)
-    """Per-layer figures by name."""
-
-
-def judge(
+def validate(
     rules: ReplyRules,
-    raw: RawReply,
     *,
+    arrays: Mapping[str, bytes],
+    rotations: Mapping[str, bytes],
+    metrics: Mapping[str, object],
     broadcast: Mapping[str, Array],
     round_index: int,
     partition_id: int,
-) -> JudgedReply:
+) -> Reply:
     """Return the reply to ``broadcast`` if it obeys the rules.
 
     Parameters
     ----------
     rules : what is expected.
-    raw : the reply as it came.
+    arrays : the trained state as it came, each array an npy file.
+    rotations : R1 and R2 likewise.
+    metrics : num-examples, round, partition-id, loss and lists of per-layer metrics.
     broadcast : the arrays that the client was sent.
     round_index : the round it must answer, from 0.
     partition_id : the client that was asked.
@@ -106,25 +82,31 @@ def judge(
         With the reason; whatever the reply holds, no other exception leaves.
     """
     try:
-        loss, layer_metrics = _check_metrics(raw.metrics, round_index, partition_id)
-        _check_size(rules, raw)
-        arrays = _decode("arrays", rules.arrays, raw.arrays)
-        rotations = _decode("rotations", rules.rotations, raw.rotations)
-        num_examples = raw.metrics.get(ReplyMetrics.NUM_EXAMPLES)
-        norm = check_reply(rules, arrays, rotations, num_examples, broadcast)
+        loss, layer_metrics = _check_metrics(metrics, round_index, partition_id)
+        _check_size(rules, (*arrays.values(), *rotations.values()))
+        trained = _decode("arrays", rules.arrays, arrays)
+        turned = _decode("rotations", rules.rotations, rotations)
+        num_examples = metrics.get(ReplyMetrics.NUM_EXAMPLES)
+        norm = validate_arrays(rules, trained, turned, num_examples, broadcast)
     except ReplyError:
         raise
     except Exception as error:
         raise ReplyError(f"malformed reply: {error!r:.200}") from error
-    assert isinstance(num_examples, int)  # noqa: S101  check_reply saw to it
-    reply = StoredReply(partition_id, num_examples, arrays | rotations)
-    return JudgedReply(reply, norm, loss, layer_metrics)
+    assert isinstance(num_examples, int)  # noqa: S101  validate_arrays saw to it
+    return Reply(
+        partition_id,
+        num_examples,
+        trained | turned,
+        update_norm=norm,
+        loss=loss,
+        layer_metrics=layer_metrics,
+    )
 
 
 def _check_metrics(
     metrics: Mapping[str, object], round_index: int, partition_id: int
 ) -> tuple[float | None, dict[str, list[float]]]:
-    """Return the loss and the per-layer figures."""
+    """Return the loss and the per-layer metrics."""
     unknown = metrics.keys() - _SCALARS - set(LAYER_METRICS)
     if unknown:
         raise ReplyError(
@@ -136,7 +118,7 @@ def _check_metrics(
     sender = metrics.get(ReplyMetrics.PARTITION_ID)
     if type(sender) is not int or sender != partition_id:
         raise ReplyError(f"it comes from partition {sender!r}, expected {partition_id}")
-    figures: dict[str, list[float]] = {}
+    values_by_name: dict[str, list[float]] = {}
     for name in sorted(metrics.keys() & set(LAYER_METRICS)):
         values = metrics[name]
         if not isinstance(values, list) or len(values) > _MAX_LAYERS:
@@ -144,9 +126,9 @@ def _check_metrics(
                 f"metric {name!r} must be a list of at most {_MAX_LAYERS} numbers, "
                 f"got {values!r:.80}"
             )
-        figures[name] = [_finite_number(name, value) for value in values]
+        values_by_name[name] = [_finite_number(name, value) for value in values]
     loss = metrics.get(ReplyMetrics.LOSS)
-    return None if loss is None else _finite_number(ReplyMetrics.LOSS, loss), figures
+    return None if loss is None else _finite_number("loss", loss), values_by_name
 
 
 def _finite_number(name: str, value: object) -> float:
@@ -156,11 +138,10 @@ def _finite_number(name: str, value: object) -> float:
     return float(value)  # type: ignore[arg-type]
 
 
-def _check_size(rules: ReplyRules, raw: RawReply) -> None:
+def _check_size(rules: ReplyRules, received: Collection[bytes]) -> None:
     """Bound the bytes before anything is decoded."""
     expected = {**rules.arrays, **rules.rotations}.values()
     allowed = sum(array.nbytes + _MAX_NPY_HEADER_BYTES for array in expected)
-    received = (*raw.arrays.values(), *raw.rotations.values())
     size = sum(len(data) for data in received)
     if size > allowed:
         raise ReplyError(f"it has {size} bytes of arrays, allowed {allowed}")
@@ -206,7 +187,7 @@ def decode_array(data: bytes, template: Array, *, name: str) -> Array:
     return flat.reshape(shape)
 
 
-def check_reply(
+def validate_arrays(
     rules: ReplyRules,
     arrays: Mapping[str, Array],
     rotations: Mapping[str, Array],

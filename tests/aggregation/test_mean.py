@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedbnn_core.aggregation.mean import mean_array, normalized_weights
-from fedbnn_core.server.reply_store import StoredReply
+from fedbnn_core.server.reply import Reply
 
 # Below, at and beyond one block of the blocked sum.
 SIZES = [1, 1000, 1 << 15, (1 << 15) + 1, 100_003]
@@ -18,7 +18,7 @@ def random_arrays(count, size, seed=0):
 
 
 def test_weights_are_shares_of_the_examples():
-    replies = [StoredReply(k, n, {}) for k, n in enumerate((1, 2, 5))]
+    replies = [Reply(k, n, {}) for k, n in enumerate((1, 2, 5))]
     assert normalized_weights(replies) == [0.125, 0.25, 0.625]
 
 

@@ -57,5 +57,5 @@ def test_mean_learns_nothing_and_the_robust_rules_learn(
     assert lowest <= summary["test_accuracy"] <= highest
     # The rotated space by itself, in its best round.
     lines = federation.run.directory.read_metrics()
-    best = max(line["val_accuracy_rotated"] for line in lines)
+    best = max(line.scores["val_accuracy_rotated"] for line in lines)
     assert lowest <= best <= highest

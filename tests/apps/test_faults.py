@@ -9,7 +9,8 @@ from flwr.app import Array, ArrayRecord, ConfigRecord
 
 from fedbnn_core.errors import RunError
 from fedbnn_core.runs.directory import RunDirectory
-from fedbnn_core.server.run import ServerRun
+from fedbnn_core.runs.metrics import Rejection
+from fedbnn_core.server.opening import open_run
 from server_app.roster import Roster
 from server_app.strategy import FedBNNStrategy, to_record
 from tests.apps.local_grid import LocalGrid, error_reply, run_server
@@ -73,8 +74,8 @@ def test_result_does_not_depend_on_the_order_of_arrival(federate):
     assert hashes(first) == hashes(second)
     assert hashes(first)[:2] != hashes(third)[:2]
     lines = [d.read_metrics() for d in (first, second)]
-    assert [line["val_accuracy"] for line in lines[0]] == [
-        line["val_accuracy"] for line in lines[1]
+    assert [line.val_accuracy for line in lines[0]] == [
+        line.val_accuracy for line in lines[1]
     ]
 
 
@@ -110,12 +111,12 @@ def test_bad_replies_are_named_and_the_round_goes_on(federate, method):
         fault=fault, clients=10, clients_per_round=10, quorum=0.2, method=method
     )
     line = directory.read_metrics()[1]
-    assert line["clients"] == [8, 9]
-    assert line["asked"] == list(range(10))
-    assert {entry["client"] for entry in line["rejected"]} == set(spoilt)
-    for entry in line["rejected"]:
-        assert reasons[entry["client"]] in entry["reason"]
-        assert len(entry["reason"]) <= 300
+    assert line.clients == [8, 9]
+    assert line.asked == list(range(10))
+    assert {entry.client for entry in line.rejected} == set(spoilt)
+    for entry in line.rejected:
+        assert reasons[entry.client] in entry.reason
+        assert len(entry.reason) <= 300
     assert directory.read_json("summary.json")["status"] == "completed"
 
 
@@ -126,8 +127,8 @@ def test_answer_to_an_earlier_round_does_not_count(federate):
         return reply
 
     directory, _ = federate(fault=fault, clients_per_round=CLIENTS)
-    (entry,) = directory.read_metrics()[1]["rejected"]
-    assert entry == {"client": 2, "reason": "it answers round 0, expected 1"}
+    (entry,) = directory.read_metrics()[1].rejected
+    assert entry == Rejection(2, "it answers round 0, expected 1")
 
 
 def test_reply_of_a_node_that_was_not_asked_does_not_count(data, tmp_path):
@@ -135,7 +136,7 @@ def test_reply_of_a_node_that_was_not_asked_does_not_count(data, tmp_path):
     grid = LocalGrid(CLIENTS, config.to_mapping())
     roster = Roster(config)
     roster.update(grid)
-    strategy = FedBNNStrategy(ServerRun(config, CLIENTS), roster)
+    strategy = FedBNNStrategy(open_run(config, CLIENTS), roster)
     arrays = to_record(strategy.run.broadcast)
     messages = strategy.configure_train(1, arrays, ConfigRecord(), grid)
     ids = grid.push_messages(messages)
@@ -145,9 +146,9 @@ def test_reply_of_a_node_that_was_not_asked_does_not_count(data, tmp_path):
     del stranger.content["metrics"]["partition-id"]
     strategy.aggregate_train(1, replies)
     (line,) = strategy.run.directory.read_metrics()
-    assert len(line["clients"]) == 2
+    assert len(line.clients) == 2
     reason = "it comes from a node that was not asked"
-    assert line["rejected"] == [{"client": -1, "reason": reason}]
+    assert line.rejected == [Rejection(-1, reason)]
 
 
 def test_stragglers_are_left_behind_at_the_deadline(federate):
@@ -158,8 +159,8 @@ def test_stragglers_are_left_behind_at_the_deadline(federate):
         fault=fault, clients_per_round=CLIENTS, round_timeout_s=1.0, num_server_rounds=2
     )
     for line in directory.read_metrics():
-        assert line["missing"] == [1, 6]
-        assert line["clients"] == [0, 2, 3, 4, 5, 7]
+        assert line.missing == [1, 6]
+        assert line.clients == [0, 2, 3, 4, 5, 7]
 
 
 def array_bytes(message):
@@ -185,15 +186,15 @@ def test_every_byte_that_came_is_counted(federate):
         fault=fault, clients_per_round=2, over_selection=1, quorum=1.0
     )
     lines = directory.read_metrics()
-    (attempt,) = lines[1]["failed_attempts"]
+    (attempt,) = lines[1].failed_attempts
     one = sent[0]
     # The three broken ones, and the surplus one of round 1.
-    assert attempt["bytes_up"] == 3 * one + one
-    assert attempt["bytes_down"] == lines[0]["bytes_down"]
-    assert lines[1]["bytes_down"] == 2 * lines[0]["bytes_down"]
+    assert attempt.bytes_up == 3 * one + one
+    assert attempt.bytes_down == lines[0].bytes_down
+    assert lines[1].bytes_down == 2 * lines[0].bytes_down
     left = sum(map(array_bytes, grid._replies))
     assert 0 < left <= one
-    assert sum(line["bytes_up"] for line in lines) == sum(sent) - left
+    assert sum(line.bytes_up for line in lines) == sum(sent) - left
 
 
 def test_over_selection_takes_the_first_replies(federate):
@@ -201,9 +202,9 @@ def test_over_selection_takes_the_first_replies(federate):
         clients_per_round=3, over_selection=4, order=lambda partition: -partition
     )
     for line in directory.read_metrics():
-        assert len(line["asked"]) == 7
-        assert line["clients"] == line["asked"][-3:]
-        assert line["missing"] == line["asked"][:-3]
+        assert len(line.asked) == 7
+        assert line.clients == line.asked[-3:]
+        assert line.missing == line.asked[:-3]
     # Late replies were fetched and thrown away, but for those of the last round.
     assert len(grid._replies) <= 4
 
@@ -219,12 +220,12 @@ def test_round_below_the_quorum_is_repeated_with_other_clients(federate):
 
     directory, _ = federate(fault=fault, clients_per_round=3, quorum=0.5)
     line = directory.read_metrics()[1]
-    (attempt,) = line["failed_attempts"]
-    assert attempt["asked"] == sorted(failed)
-    assert attempt["accepted"] == []
-    assert len(attempt["rejected"]) == 3
-    assert not set(line["clients"]) & set(failed)
-    assert len(line["clients"]) == 3
+    (attempt,) = line.failed_attempts
+    assert attempt.asked == sorted(failed)
+    assert attempt.accepted == []
+    assert len(attempt.rejected) == 3
+    assert not set(line.clients) & set(failed)
+    assert len(line.clients) == 3
 
 
 def test_hopeless_round_ends_the_run_and_it_can_be_resumed(federate):
@@ -272,9 +273,9 @@ def test_an_error_of_a_client_is_one_line_in_the_metrics(federate):
         return reply
 
     directory, _ = federate(fault=fault, clients_per_round=CLIENTS)
-    (entry,) = directory.read_metrics()[0]["rejected"]
-    assert entry["reason"].isprintable()
-    assert len(entry["reason"]) <= 300
+    (entry,) = directory.read_metrics()[0].rejected
+    assert entry.reason.isprintable()
+    assert len(entry.reason) <= 300
 
 
 def test_resume_takes_the_stored_config_on_server_and_clients(federate):
@@ -308,10 +309,10 @@ def test_client_that_keeps_sending_nonsense_is_left_out(federate, clients_per_ro
         quarantine_rounds=2,
     )
     lines = directory.read_metrics()
-    caught = next(n for n, line in enumerate(lines) if line["quarantined"])
-    assert lines[caught]["quarantined"] == [2]
-    assert all(2 not in line["asked"] for line in lines[caught + 1 : caught + 3])
-    assert all(2 not in line["clients"] for line in lines)
+    caught = next(n for n, line in enumerate(lines) if line.quarantined)
+    assert lines[caught].quarantined == [2]
+    assert all(2 not in line.asked for line in lines[caught + 1 : caught + 3])
+    assert all(2 not in line.clients for line in lines)
 
 
 def test_run_survives_thirty_percent_dropouts(federate):
@@ -328,9 +329,7 @@ def test_run_survives_thirty_percent_dropouts(federate):
     lines = directory.read_metrics()
     assert len(lines) == 8
     noted = sum(
-        len(part["rejected"])
-        for line in lines
-        for part in (line, *line["failed_attempts"])
+        len(part.rejected) for line in lines for part in (line, *line.failed_attempts)
     )
     assert noted == len(dropped) > 5
     assert directory.read_json("summary.json")["status"] == "completed"
@@ -341,13 +340,13 @@ def test_private_run_tells_its_epsilon(federate):
     directory, _ = federate(
         privacy="local", privacy_noise_multiplier=20.0, privacy_clip_norm=0.5
     )
-    epsilons = [line["epsilon"] for line in directory.read_metrics()]
+    epsilons = [line.epsilon for line in directory.read_metrics()]
     assert 0 < epsilons[0] <= epsilons[1] <= epsilons[2]
     summary = directory.read_json("summary.json")
     assert (summary["epsilon"], summary["delta"]) == (epsilons[2], 1e-5)
     for line in directory.read_metrics():
-        assert line["train_loss"] is None
-        assert line["examples"] == len(line["clients"]) == 3
+        assert line.train_loss is None
+        assert line.examples == len(line.clients) == 3
 
 
 @pytest.mark.parametrize("method", ["fedbnn", "fedavg"])
@@ -363,8 +362,8 @@ def test_nobody_learns_that_a_private_client_diverged(federate, method):
         local_epochs=20,
     )
     (line,) = directory.read_metrics()
-    assert line["rejected"] == []
-    assert len(line["clients"]) == 3
+    assert line.rejected == []
+    assert len(line.clients) == 3
 
 
 def test_client_that_claims_more_images_than_it_has_is_rejected(federate):
@@ -379,7 +378,7 @@ def test_client_that_claims_more_images_than_it_has_is_rejected(federate):
         directory, _ = federate(
             fault=fault, clients_per_round=CLIENTS, num_server_rounds=1, **settings
         )
-        (entry,) = directory.read_metrics()[0]["rejected"]
+        (entry,) = directory.read_metrics()[0].rejected
         reason = f"num-examples must be an integer in 1..{bound}, got 100"
         assert entry == {"client": 5, "reason": reason}
 
@@ -393,7 +392,7 @@ def test_trimmed_mean_of_too_few_replies_is_told(federate):
         fault=fault, clients_per_round=CLIENTS, robust="trimmed-mean", trim_fraction=0.2
     )
     # A fifth of eight clients is two; of four values only one can go at each end.
-    assert [line["trimmed"] for line in directory.read_metrics()] == [2, 1, 2]
+    assert [line.trimmed for line in directory.read_metrics()] == [2, 1, 2]
 
 
 @pytest.mark.parametrize("rule", ["clip", "median", "trimmed-mean"])

@@ -44,7 +44,7 @@ def assert_same_bits(directory, undisturbed):
     wanted = undisturbed.directory.read_json("summary.json")
     for key in ("best_sha256", "final_sha256", "test_accuracy", "rounds"):
         assert got[key] == wanted[key]
-    rounds = [line["round"] for line in RunDirectory(directory).read_metrics()]
+    rounds = [line.round for line in RunDirectory(directory).read_metrics()]
     assert rounds == list(range(1, wanted["rounds"] + 1))
 
 

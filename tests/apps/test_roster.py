@@ -11,7 +11,7 @@ from flwr.common.logger import FLOWER_LOGGER, ConsoleHandler
 from fedbnn_core import __version__
 from fedbnn_core.config import RunConfig
 from fedbnn_core.flower.deployment import run_progress
-from fedbnn_core.runs.log import STOPPED_PREFIX, directory_in, split_level
+from fedbnn_core.runs.log import directory_in, split_level, stopped_in
 from server_app.roster import Roster
 from tests.apps.local_grid import LocalGrid
 
@@ -66,13 +66,12 @@ def test_a_devices_text_is_never_read_as_the_servers(roster, output, key, text, 
     spoilt = {"partition-id": 0, "problem": "it is broken", key: text[start:]}
     roster.refresh(Devices(n1=spoilt))
     (line,) = output.getvalue().splitlines()
-    assert "is left out" in line
+    assert "is excluded" in line
     assert directory_in(line) is None
     assert run_progress([line]).round == 0
     assert run_progress([line]).val_accuracy is None
-    level, message = split_level(line)
-    assert level == "WARNING"
-    assert not message.startswith(STOPPED_PREFIX)
+    assert split_level(line)[0] == "WARNING"
+    assert stopped_in(line) is None
 
 
 def test_a_second_device_of_the_same_number_does_not_evict_the_first(roster, output):
@@ -83,7 +82,7 @@ def test_a_second_device_of_the_same_number_does_not_evict_the_first(roster, out
         roster.refresh(grid)
     assert roster.node_of_partition == {0: 1}
     (line,) = output.getvalue().splitlines()
-    assert "Device d2 is left out: another connected one has number 0" in line
+    assert "Device d2 is excluded: another connected one has number 0" in line
 
 
 def test_a_device_that_came_back_as_a_new_node_takes_its_place(roster):

@@ -29,10 +29,7 @@ pytestmark = [
 
 
 def accuracy_columns(run):
-    return [
-        {key: value for key, value in line.items() if key.startswith("val_")}
-        for line in run.directory.read_metrics()
-    ]
+    return [line.scores for line in run.directory.read_metrics()]
 
 
 def test_a_run_completes_and_prints_its_result_last(first):
@@ -51,22 +48,22 @@ def test_nothing_is_left_behind(first):
 
 def test_metrics_have_one_line_a_round_with_every_column(first):
     lines = first.directory.read_metrics()
-    assert [line["round"] for line in lines] == [1, 2]
+    assert [line.round for line in lines] == [1, 2]
     for line in lines:
         for name in ("val_accuracy", "val_accuracy_weights", "val_accuracy_rotated"):
-            assert 0.0 <= line[name] <= 1.0
-        assert len(line["layers"]) == 4
-        for figures in line["layers"].values():
+            assert 0.0 <= line.scores[name] <= 1.0
+        assert len(line.layers) == 4
+        for figures in line.layers.values():
             assert set(figures) == {"alpha", "beta", "lambda", "cos_phi"}
             assert all(0.0 <= value <= 1.0 for value in figures.values())
-        assert len(line["clients"]) == 2
-        assert line["examples"] == 5000  # 2 of 4 clients hold half of 10,000 images
+        assert len(line.clients) == 2
+        assert line.examples == 5000  # 2 of 4 clients hold half of 10,000 images
         # 392,180 float32 numbers and counters each way, and R1, R2 on the way up.
-        assert 2 * 1.55e6 < line["bytes_down"] < 2 * 1.60e6
-        extra = line["bytes_up"] - line["bytes_down"]
+        assert 2 * 1.55e6 < line.bytes_down < 2 * 1.60e6
+        extra = line.bytes_up - line.bytes_down
         assert 2 * 4 * 4070 < extra < 2 * (4 * 4070 + 2048)
-        assert set(line["seconds"]) == {"train", "aggregate", "evaluate"}
-        assert line["rejected"] == []
+        assert set(line.seconds) == {"train", "aggregate", "evaluate"}
+        assert line.rejected == []
 
 
 def test_best_and_final_models_are_plain_safetensors(first):

@@ -37,7 +37,7 @@ def test_the_servers_word_that_a_run_stopped_counts(deploy):
 
 
 def test_a_devices_word_does_not(deploy):
-    warning = "WARNING :   Device x is left out: Stopped: bye"
+    warning = "WARNING :   Device x is excluded: Stopped: bye"
     result = deploy(warning, "INFO :      round 1/1  val 50.00 %")
     assert result.exit_code == 0, result.output
     assert "round 1/1" in result.output

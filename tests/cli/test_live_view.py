@@ -5,6 +5,7 @@ import pytest
 from rich.console import Console
 
 from fedbnn_core.cli.live_view import RunView, live_panel, sparkline
+from fedbnn_core.runs.metrics import RoundMetrics
 from tests.reporting.report.runs import invented_lines
 
 
@@ -38,7 +39,7 @@ def test_the_panel_says_what_a_person_wants_to_know():
         line["rejected"] = []
     lines[0]["rejected"] = [{"client": 1, "reason": "late"}]
     now = {"round": 4, "clients": 10, "done": 6, "rejected": 2}
-    text = drawn(live_panel(lines, now, 12))
+    text = drawn(live_panel([RoundMetrics.from_json(x) for x in lines], now, 12))
     assert "3 of 12 done" in text
     assert "1:30 left" in text
     assert "6 of 10 clients done" in text

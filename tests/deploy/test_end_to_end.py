@@ -40,11 +40,11 @@ def test_a_fleet_trains_the_bits_of_a_simulation_and_gets_the_model(site, tmp_pa
     deployed = site.run_directory()
     (folder,) = (tmp_path / "sim").iterdir()
     simulated = RunDirectory(folder)
-    assert [line["clients"] for line in deployed.read_metrics()] == [[0, 1], [0, 1]]
+    assert [line.clients for line in deployed.read_metrics()] == [[0, 1], [0, 1]]
     for column in ("val_accuracy", "val_loss", "train_loss", "examples", "bytes_up"):
-        assert json.dumps([line[column] for line in deployed.read_metrics()]) == (
-            json.dumps([line[column] for line in simulated.read_metrics()])
-        )
+        assert json.dumps(
+            [line.to_json()[column] for line in deployed.read_metrics()]
+        ) == (json.dumps([line.to_json()[column] for line in simulated.read_metrics()]))
     one, two = (run.read_json("summary.json") for run in (deployed, simulated))
     assert one["final_sha256"] == two["final_sha256"]
     assert one["best_sha256"] == two["best_sha256"]
@@ -57,6 +57,6 @@ def test_a_fleet_trains_the_bits_of_a_simulation_and_gets_the_model(site, tmp_pa
     assert status.returncode == 0, status.stderr
     assert status.stdout.count("online") == 2
     assert "finished:completed" in status.stdout
-    accuracy = 100 * deployed.read_metrics()[-1]["val_accuracy"]
+    accuracy = 100 * deployed.read_metrics()[-1].val_accuracy
     assert f"Round 2 of 2, validation accuracy {accuracy:.2f} %" in status.stdout
     assert all(device.end() == 0 for device in devices)

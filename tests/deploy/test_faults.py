@@ -15,7 +15,7 @@ DEADLINE = 75
 
 
 def clients_of(site):
-    return [line["clients"] for line in site.run_directory().read_metrics()]
+    return [line.clients for line in site.run_directory().read_metrics()]
 
 
 def start_run(site, **overrides):
@@ -64,7 +64,7 @@ def test_a_device_slower_than_the_deadline_does_not_stop_the_round(site):
     finally:
         os.killpg(group, signal.SIGCONT)
     lines = site.run_directory().read_metrics()
-    assert [line["clients"] for line in lines][-1] == [0]
+    assert [line.clients for line in lines][-1] == [0]
     assert len(lines) == 2
 
 

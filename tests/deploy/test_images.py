@@ -82,7 +82,7 @@ def test_compose_up_makes_keys_starts_a_fleet_and_trains(stack):
     assert "2 of 2 devices stored the model" in stack.log("trainer")
     (folder,) = (stack.volume("runs", "fedbnn-server", "/runs")).iterdir()
     lines = RunDirectory(folder).read_metrics()
-    assert [line["clients"] for line in lines] == [[0, 1], [0, 1]]
+    assert [line.clients for line in lines] == [[0, 1], [0, 1]]
     fleet = stack.volume("fleet", "fedbnn-server", "/fleet")
     assert (fleet / "ca.key").stat().st_mode & 0o777 == 0o600
     assert (fleet / "ca.key").stat().st_uid == 49999
@@ -170,13 +170,13 @@ def test_hosts_with_own_addresses_train_and_one_is_cut_off(stack, tmp_path):
     folders = stack.volume("runs", "fedbnn-server", "/runs")
     (folder,) = folders.iterdir()
     lines = RunDirectory(folder).read_metrics()
-    rounds = [line["clients"] for line in lines]
+    rounds = [line.clients for line in lines]
     assert rounds[0] == [0, 1]
     assert [0] in rounds
     assert len(rounds) == 4
     down = stack.network.bytes_of("red-device")[0] - before[0]
     # Four broadcasts crossed this link.
-    assert down > 4 * lines[0]["bytes_down"] / 2
+    assert down > 4 * lines[0].bytes_down / 2
     # It is back in the fleet with the identity it had, and takes part again.
     wait_until(
         lambda: re.search(
@@ -189,4 +189,4 @@ def test_hosts_with_own_addresses_train_and_one_is_cut_off(stack, tmp_path):
     stack.start("run")
     assert stack.processes["run"].wait(900) == 0, stack.log("run")
     (again,) = set(folders.iterdir()) - {folder}
-    assert RunDirectory(again).read_metrics()[-1]["clients"] == [0, 1]
+    assert RunDirectory(again).read_metrics()[-1].clients == [0, 1]

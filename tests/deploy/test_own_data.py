@@ -77,13 +77,13 @@ def test_own_images_train_and_the_model_runs_on_the_device(site, tmp_path):
         ("clock", "training images, at least 10 are needed"),
         ("radio", "runs fedbnn"),
     ):
-        assert f"{name} is left out" in run.stdout
+        assert f"{name} is excluded" in run.stdout
         assert reason in run.stdout
         assert reason in devices[name].text()
     (line,) = site.run_directory().read_metrics()
-    assert line["clients"] == [0, 1]
+    assert line.clients == [0, 1]
     # A fifth of each class is held out: 24 of 30, and 32 of 40.
-    assert line["examples"] == 2 * 24 + 2 * 32
+    assert line.examples == 2 * 24 + 2 * 32
     # The model is offered to all devices that can read it, trained or not.
     assert "4 of 4 devices stored the model" in run.stdout
     model = site.folder / "phone" / "models" / "model.fbnn"

@@ -129,7 +129,7 @@ def test_a_simulation_uses_both_nodes_of_a_cluster(namespace, tmp_path):
     assert parents == nodes
     (folder,) = (tmp_path / "r").iterdir()
     lines = RunDirectory(folder).read_metrics()
-    assert [line["clients"] for line in lines] == [[0, 1, 2, 3]] * 2
+    assert [line.clients for line in lines] == [[0, 1, 2, 3]] * 2
     # Raylets survive the run: the cluster is the operator's.
     assert raylets(environment[MARKER]) == nodes
 

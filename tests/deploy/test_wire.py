@@ -96,6 +96,6 @@ def test_weights_travel_over_grpc_on_the_fleet_port(site):
         assert share_found(largest(matrices), up, step=256) > 0.9
     (line,) = site.run_directory().read_metrics()
     # The arrays, the packed model and little else.
-    assert line["bytes_down"] < len(down) < 1.2 * line["bytes_down"] + 200_000
-    assert line["bytes_up"] < len(up) < 1.2 * line["bytes_up"] + 200_000
+    assert line.bytes_down < len(down) < 1.2 * line.bytes_down + 200_000
+    assert line.bytes_up < len(up) < 1.2 * line.bytes_up + 200_000
     assert b"rotations" in up  # A record of their own.

@@ -4,12 +4,12 @@ import subprocess
 from contextlib import contextmanager
 
 import pytest
+from server_app.progress import round_line
 
 from fedbnn_core.errors import FleetError
 from fedbnn_core.flower import deployment
 from fedbnn_core.flower.control import Endpoint
 from fedbnn_core.flower.deployment import follow_run, run_progress, submit_run
-from server_app.progress import round_line
 
 
 def line(done, **extra):

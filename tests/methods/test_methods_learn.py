@@ -27,7 +27,7 @@ def test_learns_and_accounts_for_its_traffic(method, tmp_path):
         assert binarized == {"ptb_test_accuracy", "ptb_l1_test_accuracy"}
         assert 0 <= summary["ptb_test_accuracy"] <= 1
     metrics = (federation.run.directory.path / "metrics.jsonl").read_text()
-    nominal = federation.run.method.template.nominal_bytes
+    nominal = federation.run.context.method.template.nominal_bytes
     for line in map(json.loads, metrics.splitlines()):
         assert line["bytes_up_nominal"] == 3 * nominal.up
         assert line["bytes_down_nominal"] == 3 * nominal.down

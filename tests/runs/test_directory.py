@@ -1,6 +1,7 @@
 """The run's folder: atomic files, metrics that can be cut back, one writer."""
 
 import json
+import math
 import subprocess
 import sys
 
@@ -43,14 +44,26 @@ def test_only_a_run_can_be_opened(tmp_path):
     assert RunDirectory.open(tmp_path).path == tmp_path
 
 
-def test_figures_that_json_cannot_hold_become_null(tmp_path):
+def test_numbers_that_json_cannot_hold_become_null(tmp_path):
     directory = RunDirectory(tmp_path)
-    directory.append_metrics({"loss": float("nan"), "deep": [{"x": float("inf")}]})
-    text = (tmp_path / "metrics.jsonl").read_text()
+    directory.write_json("x.json", {"loss": math.nan, "deep": [{"x": math.inf}]})
+    text = (tmp_path / "x.json").read_text()
     assert json.loads(text, parse_constant=pytest.fail) == {
         "loss": None,
         "deep": [{"x": None}],
     }
+
+
+@pytest.mark.parametrize(
+    ("stored", "complete"),
+    [(None, False), ({"status": "stopped"}, False), ({"rounds": 3}, True)],
+)
+def test_a_run_is_complete_when_its_last_round_is_done(tmp_path, stored, complete):
+    directory = RunDirectory(tmp_path)
+    if stored is not None:
+        directory.write_json("summary.json", stored)
+    assert directory.is_complete() == complete
+    assert (directory.read_summary() is None) == (stored is None)
 
 
 def test_states_come_back_with_shape_and_dtype(tmp_path):
@@ -71,36 +84,6 @@ def test_damaged_state_is_told(tmp_path):
     (tmp_path / "s.safetensors").write_bytes(b"\x08\0\0\0\0\0\0\0nonsense")
     with pytest.raises(RunError, match="no valid safetensors file"):
         RunDirectory(tmp_path).read_state("s.safetensors")
-
-
-def test_metrics_are_cut_back_to_a_position(tmp_path):
-    directory = RunDirectory(tmp_path)
-    for number in range(3):
-        directory.append_metrics({"round": number})
-    position = directory.metrics_position()
-    directory.append_metrics({"round": 3})
-    with (tmp_path / "metrics.jsonl").open("a") as file:
-        file.write('{"round": 4, "los')  # the process died here
-    resumed = RunDirectory(tmp_path)
-    assert resumed.rewind_metrics(position, 2)
-    assert [line["round"] for line in resumed.read_metrics()] == [0, 1, 2]
-    assert resumed.metrics_position() == position
-
-
-def test_changed_metrics_are_noticed_and_kept(tmp_path):
-    directory = RunDirectory(tmp_path)
-    directory.append_metrics({"round": 1})
-    position = directory.metrics_position()
-    changed = '{"round": 1, "loss": 0}\n{"note": 1}\n{"round": 2}\n{"round": 3}\n{"cut'
-    (tmp_path / "metrics.jsonl").write_text(changed)
-    resumed = RunDirectory(tmp_path)
-    # The checkpoint is that of round 2: round 3 will be done again.
-    assert not resumed.rewind_metrics(position, 2)
-    assert resumed.read_metrics() == [
-        {"round": 1, "loss": 0},
-        {"note": 1},
-        {"round": 2},
-    ]
 
 
 def test_second_writer_is_refused_until_the_first_ends(tmp_path):

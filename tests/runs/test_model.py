@@ -1,18 +1,15 @@
 """Export of a finished run."""
 
 import json
-from io import StringIO
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from rich.console import Console
 from typer.testing import CliRunner
 
 from fedbnn_core.binary.model import deployed
 from fedbnn_core.cli import app
-from fedbnn_core.cli.run import _export
 from fedbnn_core.config import RunConfig
 from fedbnn_core.data.batches import normalise
 from fedbnn_core.errors import ConfigError, FedBNNError, RunError
@@ -103,10 +100,8 @@ def test_a_model_that_cannot_be_written_is_explained(
     assert "cannot write" in str(result.exception)
     assert "export again" in str(result.exception)
     (tmp_path / "model.fbnn").mkdir()  # a folder cannot be replaced by a file
-    text = StringIO()
-    run.write_json("summary.json", {"one_bit_bytes": 62_500})
-    _export(tmp_path, Console(file=text, width=200))
-    assert "No packed model: cannot write" in text.getvalue()
+    result = CliRunner().invoke(app, ["export", str(tmp_path)])
+    assert "cannot write" in str(result.exception)
     assert not list(tmp_path.glob("*.tmp"))
 
 
@@ -118,10 +113,6 @@ def test_a_model_with_nan_is_not_exported(run: RunDirectory, tmp_path: Path) -> 
     assert isinstance(result.exception, FedBNNError)
     assert "not finite" in str(result.exception)
     assert not (tmp_path / "model.fbnn").exists()
-    text = StringIO()
-    run.write_json("summary.json", {"one_bit_bytes": 62_500})
-    _export(tmp_path, Console(file=text, width=200))
-    assert "No packed model: the network cannot be packed" in text.getvalue()
 
 
 def test_final_model_takes_the_signs_of_the_standardised_weights(
@@ -148,20 +139,3 @@ def test_errors_say_what_to_do(run: RunDirectory, tmp_path: Path) -> None:
     run.write_json("config.json", about)
     with pytest.raises(ConfigError, match="trains a float network"):
         load_run_model(tmp_path)
-
-
-def test_a_run_ends_with_its_packed_model(run: RunDirectory, tmp_path: Path) -> None:
-    text = StringIO()
-    console = Console(file=text, width=200)
-    run.write_json("summary.json", {"one_bit_bytes": None})
-    _export(tmp_path, console)
-    assert not (tmp_path / "model.fbnn").exists()
-    run.write_json("summary.json", {"one_bit_bytes": 62_500})
-    _export(tmp_path, console)
-    assert (tmp_path / "model.fbnn").is_file()
-    assert text.getvalue() == ""
-    about = json.loads((tmp_path / "config.json").read_text())
-    about["config"]["activation"] = "per-sample"
-    run.write_json("config.json", about)
-    _export(tmp_path, console)
-    assert "No packed model" in text.getvalue()

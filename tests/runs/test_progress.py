@@ -3,6 +3,7 @@ import os
 
 import pytest
 
+from fedbnn_core.runs.metrics import RoundMetrics
 from fedbnn_core.runs.progress import RunFollower, seconds_left
 
 
@@ -18,12 +19,12 @@ def test_lines_are_read_as_they_come_and_only_when_complete(tmp_path):
     cut = len(text_of(1)) + 7
     path.write_text(whole[:cut])
     assert follower.poll()
-    assert [line["round"] for line in follower.lines] == [1]
+    assert [one.round for one in follower.rounds] == [1]
     assert not follower.poll()
     with path.open("a") as file:
         file.write(whole[cut:])
     assert follower.poll()
-    assert [line["round"] for line in follower.lines] == [1, 2, 3]
+    assert [one.round for one in follower.rounds] == [1, 2, 3]
 
 
 @pytest.mark.parametrize("replace", [False, True])
@@ -42,15 +43,8 @@ def test_a_rewound_file_is_read_again(tmp_path, replace):
         path.write_text(text_of(1))
     assert follower.poll()
     assert follower.generation == before + 1
-    rounds = [line["round"] for line in follower.lines]
+    rounds = [one.round for one in follower.rounds]
     assert rounds == ([1, 2, 4] if replace else [1])
-
-
-def test_a_damaged_line_is_left_out(tmp_path):
-    (tmp_path / "metrics.jsonl").write_text(text_of(1) + "{oops\n" + text_of(2))
-    follower = RunFollower(tmp_path)
-    follower.poll()
-    assert [line["round"] for line in follower.lines] == [1, 2]
 
 
 def test_the_round_under_way_is_told_until_its_line_is_there(tmp_path):
@@ -69,7 +63,7 @@ def test_the_round_under_way_is_told_until_its_line_is_there(tmp_path):
 def test_time_left_is_that_of_the_ten_newest_rounds():
     def line(number, seconds):
         parts = {"train": seconds - 1.0, "aggregate": 0.5, "evaluate": 0.5}
-        return {"round": number, "num_rounds": 40, "seconds": parts}
+        return RoundMetrics(round=number, num_rounds=40, seconds=parts)
 
     lines = [line(n, 100.0) for n in range(1, 11)]
     lines += [line(n, 4.0) for n in range(11, 21)]

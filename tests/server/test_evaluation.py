@@ -73,3 +73,22 @@ def test_report_is_of_the_test_half(parts):
     confusion = np.array(summary["test_confusion"])
     np.testing.assert_array_equal(confusion[:, 2], np.bincount(test, minlength=3))
     assert confusion.sum() == len(test)
+
+
+def test_scoring_with_torch_is_told_once_with_the_reason(tmp_path, caplog):
+    config = tiny_config(
+        write_data(tmp_path / "d.npz", train=9, test=31),
+        tmp_path,
+        activation="per-sample",
+    )
+    dataset = load_run_dataset(config)
+    method = create_method(config, dataset.input_shape, dataset.num_classes)
+    evaluation = RunEvaluation(
+        method, dataset, seed=config.data_seed, device=torch.device("cpu")
+    )
+    state = method.template.broadcast
+    for number in (1, 2):
+        evaluation.score_candidates({"w": state}, number, BestModel())
+    (record,) = caplog.records
+    assert "scored with PyTorch, not packed: " in record.getMessage()
+    assert "per-sample" in record.getMessage()

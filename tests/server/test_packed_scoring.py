@@ -7,10 +7,11 @@ import torch.nn.functional as F
 
 from fedbnn_core.binary.options import BinaryOptions
 from fedbnn_core.data.batches import normalise
+from fedbnn_core.errors import ConfigError
 from fedbnn_core.networks import ModelSpec, build_model
 from fedbnn_core.packed import available_kernels
-from fedbnn_core.server.packed_scoring import evaluate_packed
-from fedbnn_core.server.scoring import HeldOut
+from fedbnn_core.server import scoring
+from fedbnn_core.server.scoring import HeldOut, evaluate_packed
 
 pytestmark = pytest.mark.skipif(
     available_kernels() == ("numpy",), reason="the C kernels are not built"
@@ -62,16 +63,24 @@ def test_scores_are_those_of_the_torch_network(name, held_out):
 
 
 @pytest.mark.parametrize(
-    "options",
-    [{"binary": False}, {"activation": "per-sample"}],
+    ("options", "reason"),
+    [({"binary": False}, "float"), ({"activation": "per-sample"}, "per-sample")],
     ids=["float", "per-sample"],
 )
-def test_what_has_no_packed_form_is_left_to_torch(options, held_out):
-    assert evaluate_packed(network(**options), held_out) is None
+def test_what_has_no_packed_form_is_told_with_the_reason(options, reason, held_out):
+    with pytest.raises(ConfigError, match=reason):
+        evaluate_packed(network(**options), held_out)
 
 
-def test_a_diverged_network_is_left_to_torch(held_out):
+def test_a_diverged_network_is_told(held_out):
     model = network()
     with torch.no_grad():
         model.head.weight[0, 0] = float("nan")
-    assert evaluate_packed(model, held_out) is None
+    with pytest.raises(ConfigError, match="diverged"):
+        evaluate_packed(model, held_out)
+
+
+def test_without_kernels_the_reason_is_told(held_out, monkeypatch):
+    monkeypatch.setattr(scoring, "available_kernels", lambda: ("numpy",))
+    with pytest.raises(ConfigError, match="C kernels"):
+        evaluate_packed(network(), held_out)

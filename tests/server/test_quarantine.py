@@ -7,7 +7,7 @@ def test_client_is_left_out_after_bad_replies_in_a_row():
     quarantine = Quarantine(after=2, rounds=3)
     assert quarantine.record(0, good=[1], bad=[4]) == []
     assert quarantine.record(1, good=[1], bad=[4]) == [4]
-    assert [4 in quarantine.left_out(r) for r in range(1, 7)] == [
+    assert [4 in quarantine.excluded(r) for r in range(1, 7)] == [
         True,
         True,
         True,
@@ -25,14 +25,14 @@ def test_good_reply_clears_the_record():
         quarantine.record(
             round_index, good=[] if is_bad else [4], bad=[4] if is_bad else []
         )
-    assert quarantine.left_out(10) == set()
+    assert quarantine.excluded(10) == set()
 
 
 def test_relapse_is_caught_at_once():
     quarantine = Quarantine(after=3, rounds=2)
     for round_index in range(3):
         quarantine.record(round_index, good=[], bad=[4])
-    assert quarantine.left_out(5) == set()
+    assert quarantine.excluded(5) == set()
     assert quarantine.record(5, good=[], bad=[4]) == [4]
 
 
@@ -57,5 +57,5 @@ def test_state_survives_a_checkpoint():
     quarantine.record(1, good=[], bad=[1])
     restored = Quarantine(after=2, rounds=3)
     restored.load_json(quarantine.to_json())
-    assert restored.left_out(2) == {1}
+    assert restored.excluded(2) == {1}
     assert restored.record(2, good=[], bad=[2]) == [2]

@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 
 from fedbnn_core.errors import RunError
-from fedbnn_core.server.reply_store import ReplyStore, StoredReply
+from fedbnn_core.server.reply import Reply
+from fedbnn_core.server.reply_store import ReplyStore
 
 
 def reply(partition, value, size=1000):
     arrays = {"w": np.full(size, value, np.float32), "s": np.array(value, np.float32)}
-    return StoredReply(partition, 10 + partition, arrays)
+    return Reply(partition, 10 + partition, arrays)
 
 
 def test_replies_come_out_in_partition_order():
@@ -56,7 +57,7 @@ def test_odd_layouts_come_back_from_files(tmp_path):
         "scalar": np.array(2.5, np.float32),
     }
     with ReplyStore(folder=tmp_path, budget_bytes=-1) as store:
-        store.add(StoredReply(0, 1, arrays))
+        store.add(Reply(0, 1, arrays))
         (stored,) = store.in_partition_order()
         for name, array in arrays.items():
             np.testing.assert_array_equal(stored.array(name), array, strict=True)

@@ -7,13 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from fedbnn_core.errors import ConfigError, RunError
+from fedbnn_core.errors import ConfigError, ReplyError, RunError
 from fedbnn_core.runs.dataset import load_run_dataset
-from fedbnn_core.server import run as server_run
+from fedbnn_core.server import opening
 from fedbnn_core.server.evaluation import BestModel
+from fedbnn_core.server.opening import open_run, stored_config
 from fedbnn_core.server.privacy import ClientAccountant
-from fedbnn_core.server.record import RoundTraffic
-from fedbnn_core.server.run import ServerRun, stored_config
 from tests.tiny_run import CLIENTS, TinyFederation, tiny_config, write_data
 
 
@@ -48,8 +47,8 @@ def test_resumed_run_ends_like_the_whole_one(data, interrupted, stopped):
     assert federation.run.notes == ["Resuming after round 3"]
     summary = federation.to_end()
     for key in ("best_sha256", "final_sha256", "test_accuracy", "best_round"):
-        assert summary[key] == interrupted[1][key]
-    rounds = [line["round"] for line in federation.run.directory.read_metrics()]
+        assert getattr(summary, key) == getattr(interrupted[1], key)
+    rounds = [line.round for line in federation.run.directory.read_metrics()]
     assert rounds == [1, 2, 3, 4, 5]
 
 
@@ -61,7 +60,7 @@ def test_damaged_checkpoint_is_noted_and_the_one_before_used(
     federation = resume(data, stopped)
     assert "Damaged checkpoint: weights-000003" in federation.run.notes[0]
     assert federation.run.notes[1] == "Resuming after round 2"
-    assert federation.to_end()["final_sha256"] == interrupted[1]["final_sha256"]
+    assert federation.to_end().final_sha256 == interrupted[1].final_sha256
 
 
 @pytest.mark.parametrize("part", ["previous", "best"])
@@ -74,7 +73,7 @@ def test_damage_that_does_not_matter_is_noted(data, interrupted, stopped, part):
     assert federation.run.notes[1] == "Resuming after round 3"
     summary = federation.to_end()
     for key in ("best_sha256", "final_sha256", "best_round"):
-        assert summary[key] == interrupted[1][key]
+        assert getattr(summary, key) == getattr(interrupted[1], key)
 
 
 def test_run_that_had_no_round_yet_starts_again(data, interrupted, stopped):
@@ -82,7 +81,7 @@ def test_run_that_had_no_round_yet_starts_again(data, interrupted, stopped):
     (stopped / "metrics.jsonl").unlink()
     federation = resume(data, stopped)
     assert "starting from round 1" in federation.run.notes[0]
-    assert federation.to_end()["final_sha256"] == interrupted[1]["final_sha256"]
+    assert federation.to_end().final_sha256 == interrupted[1].final_sha256
 
 
 def test_lost_checkpoints_are_told_and_the_metrics_kept(data, stopped):
@@ -101,7 +100,7 @@ def test_changed_metrics_do_not_get_a_round_twice(data, stopped):
     federation = resume(data, stopped)
     assert "metrics.jsonl was changed since the checkpoint" in federation.run.notes
     federation.to_end()
-    rounds = [line["round"] for line in federation.run.directory.read_metrics()]
+    rounds = [line.round for line in federation.run.directory.read_metrics()]
     assert rounds == [1, 2, 3, 4, 5]
 
 
@@ -122,7 +121,7 @@ def test_other_versions_are_noted(data, stopped):
 
 def test_elapsed_time_goes_on(data, stopped):
     run = resume(data, stopped).run
-    before = run.directory.read_metrics()[-1]["elapsed_seconds"]
+    before = run.directory.read_metrics()[-1].elapsed_seconds
     assert run.elapsed_seconds() >= before
 
 
@@ -147,23 +146,27 @@ def test_stored_config_wins(data, stopped):
 )
 def test_quorum_counts_the_wanted_replies(data, tmp_path, quorum, asked, wanted):
     config = tiny_config(data, tmp_path, quorum=quorum, clients_per_round=10)
-    assert ServerRun(config, CLIENTS).needed_replies(asked) == wanted
+    assert open_run(config, CLIENTS).needed_replies(asked) == wanted
 
 
 def test_failed_attempts_change_the_draw_and_end_the_run(data, tmp_path):
-    run = ServerRun(tiny_config(data, tmp_path, max_round_retries=1), CLIENTS)
-    first = run.sample(range(CLIENTS))
-    run.fail_attempt(RoundTraffic(asked=first))
-    second = run.sample(range(CLIENTS), tried=first)
-    assert not set(first) & set(second)
+    run = open_run(tiny_config(data, tmp_path, max_round_retries=1), CLIENTS)
+    first = run.begin_attempt(range(CLIENTS))
+    assert run.end_attempt(first) is None
+    second = run.begin_attempt(range(CLIENTS))
+    assert not set(first.asked) & set(second.asked)
     with pytest.raises(RunError, match="round 1 had too few usable replies in 2"):
-        run.fail_attempt(RoundTraffic(asked=second))
+        run.end_attempt(second)
     summary = run.finish(stopped="no quorum")
-    assert summary["status"] == "stopped"
-    assert [attempt["asked"] for attempt in summary["failed_attempts"]] == [
-        first,
-        second,
+    assert summary.stopped
+    assert [attempt.asked for attempt in summary.failed_attempts] == [
+        first.asked,
+        second.asked,
     ]
+    stored = run.directory.read_json("summary.json")
+    assert (stored["status"], stored["reason"]) == ("stopped", "no quorum")
+    assert stored["failed_attempts"][0]["missing"] == first.asked
+    assert "best_round" not in stored
 
 
 def test_resumed_private_run_counts_what_clients_sent_to_lost_rounds(data, tmp_path):
@@ -176,19 +179,19 @@ def test_resumed_private_run_counts_what_clients_sent_to_lost_rounds(data, tmp_p
         "checkpoint_every": 2,
     }
     whole = TinyFederation(tiny_config(data, tmp_path, **settings))
-    clean = [whole.round()["epsilon"] for _ in range(4)]
+    clean = [whole.round().epsilon for _ in range(4)]
     stopped = TinyFederation(tiny_config(data, tmp_path, **settings))
     path = stopped.run.directory.path
     for _ in range(3):
         stopped.round()
-    stopped.run.sample(range(CLIENTS))  # asked, and then the server dies
+    stopped.run.begin_attempt(range(CLIENTS))  # asked, and then the server dies
     stopped.run.directory.release()
     resumed = resume(data, path)
     # Rounds 1 to 4 were asked for once and 3, 4 once more: six releases, not four.
-    epsilons = [resumed.round()["epsilon"] for _ in range(2)]
+    epsilons = [resumed.round().epsilon for _ in range(2)]
     assert epsilons[0] > clean[3] > clean[2]
     summary = resumed.run.finish()
-    assert summary["epsilon"] == epsilons[1]
+    assert summary.epsilon == epsilons[1]
     six = ClientAccountant(noise_multiplier=20.0, delta=1e-5)
     for _ in range(6):
         six.record([0])
@@ -203,12 +206,12 @@ def test_resumed_private_run_counts_what_clients_sent_to_lost_rounds(data, tmp_p
 def test_clipping_what_is_no_weight_is_refused(data, tmp_path, method):
     config = tiny_config(data, tmp_path, method=method, robust="clip")
     with pytest.raises(ConfigError, match=r"robust = 'clip'.*fedavg, fedbnn"):
-        ServerRun(config, CLIENTS)
-    ServerRun(tiny_config(data, tmp_path, method=method, robust="median"), CLIENTS)
+        open_run(config, CLIENTS)
+    open_run(tiny_config(data, tmp_path, method=method, robust="median"), CLIENTS)
 
 
 def test_run_stores_how_many_images_and_what_method_it_had(data, tmp_path):
-    run = ServerRun(tiny_config(data, tmp_path, method="fedbat"), CLIENTS)
+    run = open_run(tiny_config(data, tmp_path, method="fedbat"), CLIENTS)
     stored = run.directory.read_json("config.json")
     assert (stored["train_images"], stored["test_images"]) == (64, 40)
     assert (stored["method_title"], stored["binary"]) == ("FedBAT", False)
@@ -217,13 +220,13 @@ def test_run_stores_how_many_images_and_what_method_it_had(data, tmp_path):
 def test_methods_without_private_mode_are_refused(data, tmp_path):
     pytest.importorskip("dp_accounting")
     with pytest.raises(ConfigError, match="has no private mode"):
-        ServerRun(tiny_config(data, tmp_path, method="fedbat", privacy="local"), 8)
+        open_run(tiny_config(data, tmp_path, method="fedbat", privacy="local"), 8)
 
 
 def test_no_client_claims_more_images_than_it_holds(data, tmp_path):
     uneven = {"partition": "dirichlet", "min_partition_size": 1}
     federation = TinyFederation(tiny_config(data, tmp_path, **uneven))
-    run, sizes = federation.run, [len(part) for part in federation.partition]
+    run, sizes = federation.run, list(federation.run.context.examples.values())
     assert len(set(sizes)) > 1
     # Client 2's device has images of its own, and so has one added to the fleet.
     run.admit_examples({1: 0, 2: 1_000_000, 11: 40})
@@ -235,7 +238,7 @@ def test_no_client_claims_more_images_than_it_holds(data, tmp_path):
 
 def test_all_clients_of_a_private_run_weigh_the_same(data, tmp_path):
     pytest.importorskip("dp_accounting")
-    run = ServerRun(tiny_config(data, tmp_path, privacy="local"), CLIENTS)
+    run = open_run(tiny_config(data, tmp_path, privacy="local"), CLIENTS)
     run.admit_examples({3: 1_000_000})
     assert {run.rules_for(client).max_examples for client in range(CLIENTS)} == {1}
 
@@ -250,9 +253,7 @@ def test_space_is_enough_when_every_round_is_the_best(
     data, tmp_path, monkeypatch, keep
 ):
     asked, used = [], []
-    monkeypatch.setattr(
-        server_run, "require_space", lambda path, size: asked.append(size)
-    )
+    monkeypatch.setattr(opening, "require_space", lambda path, size: asked.append(size))
     federation = TinyFederation(
         tiny_config(data, tmp_path, keep_checkpoints=keep, num_server_rounds=6)
     )
@@ -278,18 +279,14 @@ def test_space_is_enough_when_every_round_is_the_best(
 
 def test_replies_that_wait_on_disk_need_room_too(data, tmp_path, monkeypatch):
     asked = []
-    monkeypatch.setattr(
-        server_run, "require_space", lambda path, size: asked.append(size)
-    )
-    run = ServerRun(tiny_config(data, tmp_path), CLIENTS)
-    reply = sum(
-        array.nbytes
-        for part in (run.method.template.reply, run.method.template.rotations)
-        for array in part.values()
-    )
+    monkeypatch.setattr(opening, "require_space", lambda path, size: asked.append(size))
+    run = open_run(tiny_config(data, tmp_path), CLIENTS)
+    template = run.context.method.template
+    expected = (*template.reply.values(), *template.rotations.values())
+    reply = sum(array.nbytes for array in expected)
     # Three clients per round: two replies in memory, one on disk.
-    monkeypatch.setattr(server_run, "DEFAULT_BUDGET_BYTES", 2 * reply)
-    ServerRun(tiny_config(data, tmp_path), CLIENTS)
+    monkeypatch.setattr(opening, "DEFAULT_BUDGET_BYTES", 2 * reply)
+    open_run(tiny_config(data, tmp_path), CLIENTS)
     assert asked[1] - asked[0] == reply
 
 
@@ -303,33 +300,37 @@ def test_full_disk_is_found_before_a_run_goes_on(data, stopped, monkeypatch):
 def test_clients_caught_in_a_failed_attempt_are_told(data, tmp_path):
     settings = {"quarantine_after": 1, "clients_per_round": CLIENTS}
     federation = TinyFederation(tiny_config(data, tmp_path, **settings))
-    traffic = RoundTraffic(asked=federation.run.sample(range(CLIENTS)))
-    for client in (6, 2):
-        traffic.reject(client, "broken")
-    federation.run.fail_attempt(traffic)
+
+    def broken():
+        raise ReplyError("broken")
+
+    with federation.run.begin_attempt(range(CLIENTS)) as attempt:
+        for client in (6, 2):
+            attempt.take(client, broken)
+        assert federation.run.end_attempt(attempt) is None
     line = federation.round()
-    assert line["quarantined"] == [2, 6]
-    assert line["failed_attempts"][0]["quarantined"] == [6, 2]
-    # In the repeated round all were let in; afterwards the two are left out.
-    assert line["asked"] == list(range(CLIENTS))
+    assert line.quarantined == [2, 6]
+    assert line.failed_attempts[0].quarantined == [6, 2]
+    # In the repeated round all were let in; afterwards the two are excluded.
+    assert line.asked == list(range(CLIENTS))
 
 
 def test_quarantine_holds_where_all_clients_are_asked(data, tmp_path):
     settings = {"quarantine_after": 1, "clients_per_round": CLIENTS, "quorum": 0.5}
-    run = ServerRun(tiny_config(data, tmp_path, **settings), CLIENTS)
+    run = open_run(tiny_config(data, tmp_path, **settings), CLIENTS)
     run._state.quarantine.record(0, good=[], bad=[3])
-    assert run.sample(range(CLIENTS)) == [0, 1, 2, 4, 5, 6, 7]
+    assert run.begin_attempt(range(CLIENTS)).asked == [0, 1, 2, 4, 5, 6, 7]
     # Four are the quorum of eight: two of five come back.
     run._state.quarantine.record(0, good=[], bad=[0, 1, 2, 4, 5])
-    assert run.sample(range(CLIENTS)) == [0, 1, 6, 7]
+    assert run.begin_attempt(range(CLIENTS)).asked == [0, 1, 6, 7]
 
 
 def test_statistics_of_the_evaluation_are_noted(data, tmp_path, monkeypatch):
     def load(config):
         return replace(load_run_dataset(config), test_mean=(0.1,), test_std=(0.2,))
 
-    monkeypatch.setattr("fedbnn_core.server.run.load_run_dataset", load)
-    run = ServerRun(tiny_config(data, tmp_path), CLIENTS)
+    monkeypatch.setattr("fedbnn_core.server.opening.load_run_dataset", load)
+    run = open_run(tiny_config(data, tmp_path), CLIENTS)
     about = run.directory.read_json("config.json")
     assert (about["test_mean"], about["test_std"]) == ([0.1], [0.2])
     assert about["mean"] != [0.1]

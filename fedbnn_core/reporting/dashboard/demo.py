@@ -16,7 +16,7 @@ from fedbnn_core.packed.graph import Kind, Operation
 from fedbnn_core.packed.reference import fma, normalise
 from fedbnn_core.reporting.report.held_data import held_out_images
 from fedbnn_core.reporting.report.page import assemble_page, report_asset
-from fedbnn_core.runs.directory import RunDirectory
+from fedbnn_core.runs.directory import PACKED_MODEL, RunDirectory
 
 __all__ = ["Demo", "demo_page", "layer_bits", "open_demo"]
 
@@ -138,7 +138,7 @@ def open_demo(directory: Path) -> Demo:
         The run has no 1-bit model that can be packed.
     """
     run = RunDirectory.open(directory)
-    path = run.path / "model.fbnn"
+    path = run.path / PACKED_MODEL
     if not path.is_file():
         from fedbnn_core.runs.model import export_run
 

@@ -46,8 +46,7 @@ class LiveRun:
                 self._payload = report_payload(self._paths)
                 self._payload_state = state
             run, *others = self._payload["runs"]
-            lines = self._follower.lines
-            fresh = run | {"rounds": rounds_payload(lines)}
+            fresh = run | {"rounds": rounds_payload(self._follower.rounds)}
             return {
                 **self._payload,
                 "runs": [fresh, *others],
@@ -65,16 +64,16 @@ class LiveRun:
         """
         with self._lock:
             self._follower.poll()
-            lines = self._follower.lines
+            rounds = self._follower.rounds
             stale = generation != self._follower.generation
             return {
                 "generation": self._follower.generation,
                 "stale": stale,
                 "finished": self._finished() is not None,
                 "now": self._follower.current_round(),
-                "seconds_left": seconds_left(lines),
+                "seconds_left": seconds_left(rounds),
                 "rounds": rounds_payload(
-                    [] if stale else [line for line in lines if line["round"] > after]
+                    [] if stale else [m for m in rounds if m.round > after]
                 ),
             }
 

@@ -21,7 +21,7 @@ from fedbnn_core.data import (
     split_test,
 )
 from fedbnn_core.errors import FedBNNError
-from fedbnn_core.runs.directory import RunDirectory
+from fedbnn_core.runs.directory import PACKED_MODEL, RunDirectory
 
 __all__ = [
     "HeldData",
@@ -145,7 +145,7 @@ def _best_logits(
     images: NDArray[np.uint8],
 ) -> NDArray[np.float32]:
     """Return logits of the best model: packed if it was exported, else simulated."""
-    packed = directory.path / "model.fbnn"
+    packed = directory.path / PACKED_MODEL
     if packed.is_file():
         from fedbnn_core.packed import PackedModel
 

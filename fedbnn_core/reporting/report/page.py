@@ -107,7 +107,7 @@ def assemble_page(
 def _headline(run: Mapping[str, Any]) -> str:
     """Return the result in words, for readers without scripts."""
     summary = run["summary"]
-    if summary is None:
+    if summary is None or "test_accuracy" not in summary:
         done = len(run["rounds"]["round"])
         return f"{done} of {run['num_rounds']} rounds are done."
     return (

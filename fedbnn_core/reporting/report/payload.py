@@ -13,12 +13,11 @@ from fedbnn_core import __version__
 from fedbnn_core.config import default_mapping
 from fedbnn_core.errors import RunError
 from fedbnn_core.reporting.report.held_data import HeldData, held_data
-from fedbnn_core.runs.directory import RunDirectory
+from fedbnn_core.runs.directory import PACKED_MODEL, RunDirectory
+from fedbnn_core.runs.metrics import FailedAttempt, RoundMetrics
 
-__all__ = ["PACKED_MODEL", "report_payload", "rounds_payload", "run_payload"]
+__all__ = ["report_payload", "rounds_payload", "run_payload"]
 
-PACKED_MODEL = "model.fbnn"
-"""Name of the exported 1-bit model in a run directory."""
 BENCHMARK = "bench.json"
 """Name of a speed measurement (``fedbnn bench --json``) in a run directory."""
 
@@ -97,9 +96,9 @@ def read_summary(directory: RunDirectory) -> dict[str, Any] | None:
 
 
 def rounds_payload(
-    lines: Sequence[Mapping[str, Any]], *, layers: bool = True
+    rounds: Sequence[RoundMetrics], *, layers: bool = True
 ) -> dict[str, Any]:
-    """Return metrics lines by column; what a line lacks is null.
+    """Return the metrics of rounds by column; what a round lacks is null.
 
     Returns
     -------
@@ -108,56 +107,55 @@ def rounds_payload(
         per round; ``rejected``: [round, client, reason]; with ``layers`` also
         ``layer_names`` and ``layers``: figure to one list of values per layer.
     """
-    scored = sorted({key for line in lines for key in line if key.startswith("val_")})
     columns: dict[str, list[Any]] = {
-        name: [_clean(line.get(name)) for line in lines]
-        for name in (*scored, *_SCALARS)
+        name: [_clean(one.scores.get(name)) for one in rounds]
+        for name in sorted({name for one in rounds for name in one.scores})
     }
-    parts = {part for line in lines for part in line.get("seconds", {})}
+    for name in _SCALARS:
+        columns[name] = [_clean(getattr(one, name)) for one in rounds]
+    parts = {part for one in rounds for part in one.seconds}
     for part in sorted(parts, reverse=True):
-        columns[f"seconds_{part}"] = [
-            _clean(line.get("seconds", {}).get(part)) for line in lines
-        ]
+        columns[f"seconds_{part}"] = [_clean(one.seconds.get(part)) for one in rounds]
     result: dict[str, Any] = {
-        "round": [line["round"] for line in lines],
+        "round": [one.round for one in rounds],
         "columns": columns,
-        "clients": [line.get("clients", []) for line in lines],
+        "clients": [list(one.clients) for one in rounds],
         "missing": [
-            sorted(c for attempt in _attempts(line) for c in attempt.get("missing", ()))
-            for line in lines
+            sorted(client for attempt in _attempts(one) for client in attempt.missing)
+            for one in rounds
         ],
         "rejected": [
-            [line["round"], entry.get("client"), entry.get("reason")]
-            for line in lines
-            for attempt in _attempts(line)
-            for entry in attempt.get("rejected", ())
+            [one.round, entry.client, entry.reason]
+            for one in rounds
+            for attempt in _attempts(one)
+            for entry in attempt.rejected
         ],
     }
     if layers:
-        names = list(dict.fromkeys(n for line in lines for n in line.get("layers", {})))
+        names = list(dict.fromkeys(name for one in rounds for name in one.layers))
         figures = dict.fromkeys(
             figure
-            for line in lines
-            for layer in line.get("layers", {}).values()
+            for one in rounds
+            for layer in one.layers.values()
             for figure in layer
         )
         result["layer_names"] = names
         result["layers"] = {
             figure: [
-                [_layer_figure(line, name, figure) for line in lines] for name in names
+                [_layer_figure(one, name, figure) for one in rounds] for name in names
             ]
             for figure in figures
         }
     return result
 
 
-def _attempts(line: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def _attempts(metrics: RoundMetrics) -> list[FailedAttempt | RoundMetrics]:
     """Return the failed attempts at a round, then the one that counted."""
-    return [*line.get("failed_attempts", ()), line]
+    return [*metrics.failed_attempts, metrics]
 
 
-def _layer_figure(line: Mapping[str, Any], name: str, figure: str) -> float | None:
-    value = line.get("layers", {}).get(name, {}).get(figure)
+def _layer_figure(metrics: RoundMetrics, name: str, figure: str) -> float | None:
+    value = metrics.layers.get(name, {}).get(figure)
     if value is None or not math.isfinite(value):
         return None
     return round(float(value), _LAYER_DECIMALS)

@@ -11,6 +11,7 @@ from typing import Any
 
 from fedbnn_core.reporting.confusion import confusion_pixels
 from fedbnn_core.reporting.tracking.scalars import round_scalars, summary_scalars
+from fedbnn_core.runs.metrics import RoundMetrics, Summary
 
 __all__ = ["TRACKER", "MlflowTracker"]
 
@@ -45,19 +46,18 @@ class MlflowTracker:
         for key, value in description["config"].items():
             self._client.log_param(self._run_id, key, value)
 
-    def round_finished(self, line: Mapping[str, Any]) -> None:
+    def round_finished(self, metrics: RoundMetrics) -> None:
         """Log the scalars of a round."""
-        for name, value in round_scalars(line).items():
-            self._client.log_metric(self._run_id, name, value, step=line["round"])
+        for name, value in round_scalars(metrics).items():
+            self._client.log_metric(self._run_id, name, value, step=metrics.round)
 
-    def run_finished(self, summary: Mapping[str, Any]) -> None:
+    def run_finished(self, summary: Summary) -> None:
         """Log the result and close the run."""
         for name, value in summary_scalars(summary).items():
-            self._client.log_metric(
-                self._run_id, name, value, step=summary["best_round"]
-            )
-        picture = confusion_pixels(summary["test_confusion"], self._class_names)
-        self._client.log_image(self._run_id, picture, "test-confusion.png")
+            self._client.log_metric(self._run_id, name, value, step=summary.best_round)
+        if summary.test_confusion:
+            picture = confusion_pixels(summary.test_confusion, self._class_names)
+            self._client.log_image(self._run_id, picture, "test-confusion.png")
         self._client.set_terminated(self._run_id)
 
 

@@ -4,46 +4,51 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from fedbnn_core.runs.metrics import RoundMetrics, Summary
+
 __all__ = ["round_scalars", "summary_scalars"]
 
 
-def round_scalars(line: Mapping[str, Any]) -> dict[str, float]:
-    """Return the figures of a metrics line as ``group/name`` to value.
+def round_scalars(metrics: RoundMetrics) -> dict[str, float]:
+    """Return the metrics of a round as ``group/name`` to value.
 
-    Per layer these are the coefficients of fedbnn.md section 2: 1-alpha of w,
+    Per layer these are the coefficients of the mixed weight w~: 1-alpha of w,
     alpha*beta of rot(w), alpha*(1-beta) of w_server, then lambda and the angular bias
-    cos(phi). The clock is t and k = max(1/t, 1). What a line lacks or holds as null
-    or NaN is left out.
+    cos(phi). The clock is t and k = max(1/t, 1). What a round lacks or holds as null
+    or NaN is excluded.
     """
+    scored = {
+        **metrics.scores,
+        "best_val_accuracy": metrics.best_val_accuracy,
+        "train_loss": metrics.train_loss,
+    }
     figures: dict[str, Any] = {
         f"{kind}/{key.replace(f'_{kind}', '')}": value
         for kind in ("accuracy", "loss")
-        for key, value in line.items()
+        for key, value in scored.items()
         if f"_{kind}" in key
     }
-    figures["schedule/lr"] = line.get("lr")
-    t = line.get("t")
+    figures["schedule/lr"] = metrics.lr
+    t = metrics.t
     if t:
         figures |= {"schedule/t": t, "schedule/k": max(1.0 / t, 1.0)}
-    for name, scalars in line.get("layers", {}).items():
+    for name, scalars in metrics.layers.items():
         figures |= {f"{kind}/{name}": v for kind, v in _layer_scalars(scalars).items()}
-    for direction in ("up", "down"):
-        figures[f"bytes/{direction}"] = line.get(f"bytes_{direction}")
-    for part, seconds in line.get("seconds", {}).items():
+    figures |= {"bytes/up": metrics.bytes_up, "bytes/down": metrics.bytes_down}
+    for part, seconds in metrics.seconds.items():
         figures[f"seconds/{part}"] = seconds
-    figures["clients/accepted"] = len(line.get("clients", ()))
-    figures["clients/rejected"] = len(line.get("rejected", ()))
-    figures["clients/missing"] = len(line.get("missing", ()))
-    figures["clients/update_norm"] = line.get("update_norm")
-    figures["privacy/epsilon"] = line.get("epsilon")
+    figures["clients/accepted"] = len(metrics.clients)
+    figures["clients/rejected"] = len(metrics.rejected)
+    figures["clients/missing"] = len(metrics.missing)
+    figures["clients/update_norm"] = metrics.update_norm
+    figures["privacy/epsilon"] = metrics.epsilon
     return _finite(figures)
 
 
-def summary_scalars(summary: Mapping[str, Any]) -> dict[str, float]:
-    """Return the figures of a run's summary that belong on a chart."""
-    names = ("test_accuracy", "test_loss")
+def summary_scalars(summary: Summary) -> dict[str, float]:
+    """Return what belongs on a chart of a run's summary."""
     return _finite(
-        {f"test/{name.removeprefix('test_')}": summary.get(name) for name in names}
+        {"test/accuracy": summary.test_accuracy, "test/loss": summary.test_loss}
     )
 
 

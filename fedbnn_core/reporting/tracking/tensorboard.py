@@ -10,6 +10,7 @@ from typing import Any
 
 from fedbnn_core.reporting.confusion import confusion_pixels
 from fedbnn_core.reporting.tracking.scalars import round_scalars, summary_scalars
+from fedbnn_core.runs.metrics import RoundMetrics, Summary
 
 __all__ = ["TRACKER", "TensorBoardTracker"]
 
@@ -39,19 +40,20 @@ class TensorBoardTracker:
         rows = "".join(f"| {k} | {v} |\n" for k, v in description["config"].items())
         self._writer.add_text("config", f"| key | value |\n|---|---|\n{rows}", 0)
 
-    def round_finished(self, line: Mapping[str, Any]) -> None:
+    def round_finished(self, metrics: RoundMetrics) -> None:
         """Write the scalars and flush, so that an open TensorBoard shows them."""
-        for name, value in round_scalars(line).items():
-            self._writer.add_scalar(name, value, line["round"])
+        for name, value in round_scalars(metrics).items():
+            self._writer.add_scalar(name, value, metrics.round)
         self._writer.flush()
 
-    def run_finished(self, summary: Mapping[str, Any]) -> None:
+    def run_finished(self, summary: Summary) -> None:
         """Write the test figures and the confusion matrix."""
-        step = summary["best_round"]
+        step = summary.best_round
         for name, value in summary_scalars(summary).items():
             self._writer.add_scalar(name, value, step)
-        picture = confusion_pixels(summary["test_confusion"], self._class_names)
-        self._writer.add_image("test/confusion", picture, step, dataformats="HWC")
+        if summary.test_confusion:
+            picture = confusion_pixels(summary.test_confusion, self._class_names)
+            self._writer.add_image("test/confusion", picture, step, dataformats="HWC")
         self._writer.close()
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from fedbnn_core.errors import ConfigError
+from fedbnn_core.runs.metrics import RoundMetrics, Summary
 
 __all__ = ["RunTrackers", "Tracker"]
 
@@ -18,11 +19,11 @@ _log = logging.getLogger(__name__)
 class Tracker(Protocol):
     """Somewhere to send a run's figures."""
 
-    def round_finished(self, line: Mapping[str, Any]) -> None:
-        """Take a line of ``metrics.jsonl``."""
+    def round_finished(self, metrics: RoundMetrics) -> None:
+        """Take the metrics of a round."""
 
-    def run_finished(self, summary: Mapping[str, Any]) -> None:
-        """Take ``summary.json`` and close."""
+    def run_finished(self, summary: Summary) -> None:
+        """Take the run's result, if it has one, and close."""
 
 
 class RunTrackers:
@@ -57,15 +58,15 @@ class RunTrackers:
         self._unopened = names
         self._open: dict[str, Tracker] = {}
 
-    def round_finished(self, line: Mapping[str, Any]) -> None:
-        """Pass on a metrics line."""
+    def round_finished(self, metrics: RoundMetrics) -> None:
+        """Pass on the metrics of a round."""
         for name in self._unopened:
-            self._guard(name, partial(self._start, name, line["round"]))
+            self._guard(name, partial(self._start, name, metrics.round))
         self._unopened = []
         for name, tracker in list(self._open.items()):
-            self._guard(name, partial(tracker.round_finished, line))
+            self._guard(name, partial(tracker.round_finished, metrics))
 
-    def run_finished(self, summary: Mapping[str, Any]) -> None:
+    def run_finished(self, summary: Summary) -> None:
         """Pass on the summary and close the trackers."""
         for name, tracker in list(self._open.items()):
             self._guard(name, partial(tracker.run_finished, summary))

@@ -11,6 +11,7 @@ from typing import Any
 
 from fedbnn_core.reporting.confusion import confusion_pixels
 from fedbnn_core.reporting.tracking.scalars import round_scalars, summary_scalars
+from fedbnn_core.runs.metrics import RoundMetrics, Summary
 
 __all__ = ["TRACKER", "WandbTracker"]
 
@@ -34,15 +35,16 @@ class WandbTracker:
             resume="allow",
         )
 
-    def round_finished(self, line: Mapping[str, Any]) -> None:
+    def round_finished(self, metrics: RoundMetrics) -> None:
         """Log the scalars of a round."""
-        self._run.log(round_scalars(line), step=line["round"])
+        self._run.log(round_scalars(metrics), step=metrics.round)
 
-    def run_finished(self, summary: Mapping[str, Any]) -> None:
+    def run_finished(self, summary: Summary) -> None:
         """Log the result and close the run."""
         self._run.summary.update(summary_scalars(summary))
-        picture = confusion_pixels(summary["test_confusion"], self._class_names)
-        self._run.log({"test/confusion": self._wandb.Image(picture)})
+        if summary.test_confusion:
+            picture = confusion_pixels(summary.test_confusion, self._class_names)
+            self._run.log({"test/confusion": self._wandb.Image(picture)})
         self._run.finish()
 
 

@@ -2,16 +2,15 @@
 
 import shutil
 import tempfile
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from client_app.local_round import run_local_round
 from fedbnn_core.config import RunConfig
-from fedbnn_core.messages import TrainOrder
-from fedbnn_core.server.record import RoundTraffic
-from fedbnn_core.server.reply_store import ReplyStore, StoredReply
-from fedbnn_core.server.run import ServerRun
+from fedbnn_core.runs.metrics import Rejection
+from fedbnn_core.server.local import LocalClients
+from fedbnn_core.server.opening import open_run
 from tests.reporting.report.chromium import Browser, start_browser
 
 ROUNDS = 4
@@ -34,24 +33,16 @@ def real_run(tmp_path_factory):
         },
         complete=False,
     )
-    run = ServerRun(config, num_partitions=12)
+    run = open_run(config, 12)
+    clients = LocalClients(run)
+
     for number in range(ROUNDS):
-        traffic = RoundTraffic(bytes_up=2000, bytes_down=1000, train_seconds=0.5)
-        if number == 1:
-            traffic.rejected.append({"client": 3, "reason": "<b>late</b> & broken"})
-        with ReplyStore() as store:
-            for partition in run.sample(range(12)):
-                update, count = run_local_round(
-                    config.to_mapping(),
-                    {"partition-id": partition, "num-partitions": 12},
-                    TrainOrder(number, ROUNDS, str(run.partition_file)),
-                    run.broadcast,
-                )
-                traffic.losses[partition] = update.loss
-                traffic.layer_metrics[partition] = update.layer_metrics
-                arrays = update.arrays | update.rotations
-                store.add(StoredReply(partition, count, arrays))
-            run.finish_round(store.in_partition_order(), traffic)
+        with run.begin_attempt(clients.ids) as attempt:
+            for client in attempt.asked:
+                attempt.take(client, partial(clients.reply, client))
+            if number == 1:
+                attempt.record.rejected.append(Rejection(3, "<b>late</b> & broken"))
+            run.end_attempt(attempt, bytes_up=2000, bytes_down=1000)
     run.finish()
     return run.directory.path
 

@@ -67,10 +67,10 @@ def test_hover_shows_the_value_of_the_round(browser, report, real_run):
     # The last round is at the right end, the first at the left.
     last = hover(browser, "accuracy", 0.985)
     assert f"Round {ROUNDS}" in last
-    assert f"{100 * lines[-1]['val_accuracy']:.2f} %" in last
-    assert f"{100 * lines[-1]['val_accuracy_weights']:.2f} %" in last
+    assert f"{100 * lines[-1].val_accuracy:.2f} %" in last
+    assert f"{100 * lines[-1].scores['val_accuracy_weights']:.2f} %" in last
     first = hover(browser, "alpha-beta", 0.11)
-    layer = lines[0]["layers"]["convs.2"]
+    layer = lines[0].layers["convs.2"]
     assert "Round 1" in first
     assert f"convs.2\n{layer['alpha'] * layer['beta']:.4f}" in first
 
@@ -83,7 +83,7 @@ def test_keys_move_along_a_chart_and_are_spoken(browser, report, real_run):
     plot = browser.driver.find_element("css selector", '[data-chart="lambda"] .plot')
     plot.send_keys(Keys.HOME, Keys.ARROW_RIGHT)
     spoken = plot.get_attribute("aria-valuetext")
-    value = RunDirectory.open(real_run).read_metrics()[1]["layers"]["convs.3"]["lambda"]
+    value = RunDirectory.open(real_run).read_metrics()[1].layers["convs.3"]["lambda"]
     assert spoken.startswith("Round 2: ")
     assert f"convs.3 {value:.4f}" in spoken
     assert plot.get_attribute("aria-valuenow") == "2"
@@ -116,7 +116,7 @@ def test_values_are_there_as_a_table(browser, report, real_run):
     )
     lines = RunDirectory.open(real_run).read_metrics()
     assert len(rows) == ROUNDS
-    assert f"{100 * lines[2]['val_accuracy']:.2f} %" in rows[2]
+    assert f"{100 * lines[2].val_accuracy:.2f} %" in rows[2]
 
 
 @pytest.mark.parametrize("width", [1280, 390])

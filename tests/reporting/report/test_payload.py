@@ -5,7 +5,12 @@ import pytest
 
 from fedbnn_core.errors import RunError
 from fedbnn_core.reporting.report import report_payload, rounds_payload
+from fedbnn_core.runs.metrics import RoundMetrics
 from tests.reporting.report.runs import invented_lines, write_run
+
+
+def read(lines):
+    return [RoundMetrics.from_json(line) for line in lines]
 
 
 def test_rounds_are_stored_by_column():
@@ -14,7 +19,7 @@ def test_rounds_are_stored_by_column():
     lines[1]["train_loss"] = math.nan
     lines[2]["layers"]["stages.0.blocks.1.conv"]["cos_phi"] = None
     lines[0]["rejected"] = [{"client": 4, "reason": "late"}]
-    rounds = rounds_payload(lines)
+    rounds = rounds_payload(read(lines))
     assert rounds["round"] == [1, 2, 3]
     accuracy = rounds["columns"]["val_accuracy"]
     assert accuracy[1] is None
@@ -34,7 +39,7 @@ def test_rounds_are_stored_by_column():
         {"rejected": [{"client": 2, "reason": "NaN"}], "missing": [0]}
     ]
     lines[2]["missing"] = [1]
-    rounds = rounds_payload(lines)
+    rounds = rounds_payload(read(lines))
     assert [1, 4, "late"] in rounds["rejected"]
     assert [3, 2, "NaN"] in rounds["rejected"]
     assert rounds["missing"] == [[], [], [0, 1]]
@@ -46,7 +51,7 @@ def test_traffic_has_four_columns():
     keys = ("bytes_up", "bytes_up_nominal", "bytes_down", "bytes_down_nominal")
     for number, line in enumerate(lines):
         line |= {key: 100 * place + number for place, key in enumerate(keys)}
-    columns = rounds_payload(lines)["columns"]
+    columns = rounds_payload(read(lines))["columns"]
     assert [columns[key] for key in keys] == [
         [0, 1],
         [100, 101],

@@ -1,5 +1,7 @@
 import pytest
 
+from fedbnn_core.runs.metrics import RoundMetrics, Summary
+
 
 @pytest.fixture
 def description():
@@ -35,14 +37,14 @@ def lines():
         "layers": {"convs.0": layer, "convs.1": {**layer, "cos_phi": 0.875}},
     }
     second = {"round": 2, "train_loss": float("nan"), "lr": 0.05, "t": 4.0}
-    return [common | first, common | second]
+    return [RoundMetrics.from_json(common | line) for line in (first, second)]
 
 
 @pytest.fixture
 def summary():
-    return {
-        "best_round": 1,
-        "test_accuracy": 0.625,
-        "test_loss": 1.0,
-        "test_confusion": [[5, 1, 0], [0, 4, 2], [1, 0, 3]],
-    }
+    return Summary(
+        best_round=1,
+        test_accuracy=0.625,
+        test_loss=1.0,
+        test_confusion=[[5, 1, 0], [0, 4, 2], [1, 0, 3]],
+    )
