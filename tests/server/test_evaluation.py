@@ -91,4 +91,4 @@ def test_scoring_with_torch_is_told_once_with_the_reason(tmp_path, caplog):
         evaluation.score_candidates({"w": state}, number, BestModel())
     (record,) = caplog.records
     assert "scored with PyTorch, not packed: " in record.getMessage()
-    assert "per-sample" in record.getMessage()
+    assert "every sample" in record.getMessage()

@@ -64,7 +64,7 @@ def test_scores_are_those_of_the_torch_network(name, held_out):
 
 @pytest.mark.parametrize(
     ("options", "reason"),
-    [({"binary": False}, "float"), ({"activation": "per-sample"}, "per-sample")],
+    [({"binary": False}, "float"), ({"activation": "per-sample"}, "every sample")],
     ids=["float", "per-sample"],
 )
 def test_what_has_no_packed_form_is_told_with_the_reason(options, reason, held_out):
