@@ -3,6 +3,7 @@
 import itertools
 import os
 import signal
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -55,8 +56,9 @@ class TinyClients(LocalClients):
 
     def train(self, client):
         """Let one client train; in a private run all weigh the same."""
-        update, count = super().train(client)
-        return update, count if self.run.config.privacy == "none" else 1
+        reply = super().train(client)
+        private = self.run.config.privacy != "none"
+        return replace(reply, num_examples=1) if private else reply
 
 
 class TinyFederation:
@@ -69,7 +71,7 @@ class TinyFederation:
 
     def reply(self, client):
         """Let one client train; return its reply."""
-        return self.local.reply(client)
+        return self.local.validated(self.local.train(client))
 
     def round(self, change=lambda reply: reply):
         """Do one round; ``change`` may spoil replies. Return its metrics."""

@@ -19,7 +19,6 @@ from fedbnn_core.config import RunConfig, Value
 from fedbnn_core.data import Dataset
 from fedbnn_core.data.batches import ClientData
 from fedbnn_core.errors import ConfigError, ReplyError
-from fedbnn_core.methods.base import ClientUpdate
 from fedbnn_core.runs.dataset import run_partition
 from fedbnn_core.runs.directory import PACKED_MODEL
 from fedbnn_core.runs.metrics import RoundMetrics, Summary
@@ -191,10 +190,16 @@ class LocalClients:
         )
         self.ids = range(context.num_partitions)
 
-    def train(self, client: int) -> tuple[ClientUpdate, int]:
-        """Let one client train on what it holds; return update and examples."""
-        run, context = self.run, self.run.context
-        config, round_index = context.config, run.rounds_done
+    def train(self, client: int) -> Reply:
+        """Let one client train on what it holds; return its reply as it would come.
+
+        Raises
+        ------
+        ReplyError
+            Its training has diverged.
+        """
+        context, round_index = self.run.context, self.run.rounds_done
+        config = context.config
         data = ClientData.of(
             context.dataset, self._partition[client], device=context.device
         )
@@ -209,37 +214,30 @@ class LocalClients:
             momentum=config.momentum,
             weight_decay=config.weight_decay,
         )
-        with _threads(config.client_threads):
-            update = context.method.train(self._model, run.broadcast, data, task)
-        return update, len(data)
-
-    def reply(self, client: int) -> Reply:
-        """Let one client train, and validate its reply.
-
-        Raises
-        ------
-        ReplyError
-            It does not count, and why.
-        """
         try:
-            update, num_examples = self.train(client)
+            with _threads(config.client_threads):
+                update = context.method.train(
+                    self._model, self.run.broadcast, data, task
+                )
         except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]
             raise ReplyError(f"its weights have diverged: {error}") from error
-        norm = validate_arrays(
-            self.run.rules_for(client),
-            update.arrays,
-            update.rotations,
-            num_examples,
-            self.run.broadcast,
-        )
         return Reply(
             client,
-            num_examples,
+            len(data),
             update.arrays | update.rotations,
-            update_norm=norm,
             loss=update.loss,
             layer_metrics=update.layer_metrics,
         )
+
+    def validated(self, reply: Reply) -> Reply:
+        """Return a reply with its update's norm; raise `ReplyError` if it is bad."""
+        rules = self.run.rules_for(reply.partition_id)
+        turned = {n: a for n, a in reply.arrays.items() if n in rules.rotations}
+        trained = {n: a for n, a in reply.arrays.items() if n not in turned}
+        norm = validate_arrays(
+            rules, trained, turned, reply.num_examples, self.run.broadcast
+        )
+        return replace(reply, update_norm=norm)
 
 
 def run_round(
@@ -253,7 +251,7 @@ def run_round(
     ----------
     run : the server's side.
     clients : its clients.
-    change : may alter a reply before it is taken, to study bad clients.
+    change : may alter a reply before it is validated, to study bad clients.
 
     Returns
     -------
@@ -262,16 +260,16 @@ def run_round(
     """
     with run.begin_attempt(clients.ids) as attempt:
         for client in attempt.asked:
-            attempt.take(client, partial(_changed_reply, clients, client, change))
+            attempt.take(client, partial(_reply, clients, client, change))
             if attempt.is_full:
                 break
         return run.end_attempt(attempt)
 
 
-def _changed_reply(
+def _reply(
     clients: LocalClients, client: int, change: Callable[[Reply], Reply]
 ) -> Reply:
-    return change(clients.reply(client))
+    return clients.validated(change(clients.train(client)))
 
 
 @contextmanager

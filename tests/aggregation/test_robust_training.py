@@ -54,7 +54,7 @@ def test_mean_learns_nothing_and_the_robust_rules_learn(
     )
     federation = TinyFederation(config, clients=10)
     summary = federation.to_end(hostile(federation))
-    assert lowest <= summary["test_accuracy"] <= highest
+    assert lowest <= summary.test_accuracy <= highest
     # The rotated space by itself, in its best round.
     lines = federation.run.directory.read_metrics()
     best = max(line.scores["val_accuracy_rotated"] for line in lines)

@@ -4,31 +4,32 @@ import subprocess
 from contextlib import contextmanager
 
 import pytest
-from server_app.progress import round_line
 
 from fedbnn_core.errors import FleetError
 from fedbnn_core.flower import deployment
 from fedbnn_core.flower.control import Endpoint
 from fedbnn_core.flower.deployment import follow_run, run_progress, submit_run
+from fedbnn_core.runs.log import round_line
+from fedbnn_core.runs.metrics import RoundMetrics
 
 
 def line(done, **extra):
     return round_line(
         [
-            {
-                "round": done,
-                "num_rounds": 12,
-                "train_loss": 0.5,
-                "rejected": [],
-                "seconds": {"train": 1.0},
+            RoundMetrics(
+                round=done,
+                num_rounds=12,
+                train_loss=0.5,
+                seconds={"train": 1.0},
                 **extra,
-            }
+            )
         ]
     )
 
 
 def evaluated(accuracy):
-    return {"val_accuracy": accuracy, "best_val_accuracy": 0.9, "best_round": 1}
+    scores = {"val_accuracy": accuracy}
+    return {"scores": scores, "best_val_accuracy": 0.9, "best_round": 1}
 
 
 def test_progress_is_the_last_round_and_the_last_accuracy():

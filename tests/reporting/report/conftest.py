@@ -36,10 +36,13 @@ def real_run(tmp_path_factory):
     run = open_run(config, 12)
     clients = LocalClients(run)
 
+    def reply(client):
+        return clients.validated(clients.train(client))
+
     for number in range(ROUNDS):
         with run.begin_attempt(clients.ids) as attempt:
             for client in attempt.asked:
-                attempt.take(client, partial(clients.reply, client))
+                attempt.take(client, partial(reply, client))
             if number == 1:
                 attempt.record.rejected.append(Rejection(3, "<b>late</b> & broken"))
             run.end_attempt(attempt, bytes_up=2000, bytes_down=1000)
