@@ -1,8 +1,11 @@
 """The exceptions that FedBNN raises for what a user or a client did."""
 
+from collections.abc import Sequence
+
 __all__ = [
     "ConfigError",
     "DataError",
+    "ExportError",
     "FedBNNError",
     "FleetError",
     "FormatError",
@@ -21,6 +24,20 @@ class ConfigError(FedBNNError):
 
 class DataError(FedBNNError):
     """A dataset is missing, damaged or unsuitable."""
+
+
+class ExportError(ConfigError):
+    """A network has parts that no packed file can hold.
+
+    Parameters
+    ----------
+    problems : each names a layer, its type and the reason.
+    """
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        self.problems = tuple(problems)
+        lines = "".join(f"\n- {problem}" for problem in problems)
+        super().__init__(f"the network cannot be exported:{lines}")
 
 
 class FleetError(FedBNNError):

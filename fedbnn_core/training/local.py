@@ -44,6 +44,7 @@ def train_locally(
     *,
     begin_epoch: Callable[[int], None] | None = None,
     after_step: Callable[[int], None] | None = None,
+    after_epoch: Callable[[int, float], None] | None = None,
 ) -> float:
     """Train the model in place (Eq. 23); return the mean loss of the last epoch.
 
@@ -54,6 +55,7 @@ def train_locally(
     task : epochs, batch size, optimizer settings and seeds.
     begin_epoch : called with the epoch's index before its first batch.
     after_step : called with the number of steps done after every step.
+    after_epoch : called with the epoch's index and its mean loss.
     """
     model.train()
     optimizer = torch.optim.SGD(
@@ -82,6 +84,8 @@ def train_locally(
             if after_step is not None:
                 after_step(steps)
         mean_loss = float(total) / count if count else 0.0
+        if after_epoch is not None:
+            after_epoch(epoch, mean_loss)
     return mean_loss
 
 

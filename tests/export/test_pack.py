@@ -10,7 +10,7 @@ from torch import nn
 from fedbnn_core.binary.model import begin_epoch, begin_round, binary_layers, deployed
 from fedbnn_core.binary.options import BinaryOptions
 from fedbnn_core.binary.surrogate import Sharpness
-from fedbnn_core.data import load_dataset
+from fedbnn_core.data import Dataset, load_dataset
 from fedbnn_core.data.batches import normalise
 from fedbnn_core.errors import ConfigError, DataError
 from fedbnn_core.export.pack import export_packed, pack
@@ -180,7 +180,7 @@ def test_trained_networks_agree(name: str, side: int, width: int) -> None:
     assert_packed_agrees(model.eval(), shape, pixels[64:])
 
 
-# Weights / 8 + 4 bytes for every other parameter (baselines.md 5.3), plus 2 %.
+# The paper's rule: weights / 8 + 4 bytes for every other parameter, plus 2 %.
 @pytest.mark.parametrize(
     ("name", "shape", "classes", "limit"),
     [
@@ -195,14 +195,17 @@ def test_file_sizes(
     name: str, shape: tuple[int, int, int], classes: int, limit: float, tmp_path: Any
 ) -> None:
     model = deployed(build_model(ModelSpec(name, shape, classes), seed=0))
-    size = export_packed(
-        model,
-        class_names=[f"class number {label}" for label in range(classes)],
-        mean=[0.5] * shape[0],
-        std=[0.25] * shape[0],
-        input_shape=shape,
-        path=tmp_path / "model.fbnn",
+    data = Dataset(
+        "sizes",
+        np.zeros((0, *shape), np.uint8),
+        np.zeros(0, np.int64),
+        np.zeros((0, *shape), np.uint8),
+        np.zeros(0, np.int64),
+        tuple(f"class number {label}" for label in range(classes)),
+        (0.5,) * shape[0],
+        (0.25,) * shape[0],
     )
+    size = export_packed(model, data, tmp_path / "model.fbnn")
     assert size == (tmp_path / "model.fbnn").stat().st_size
     assert size <= limit
 
@@ -230,8 +233,12 @@ def test_what_cannot_be_packed_is_refused_with_a_reason() -> None:
     sampled = build_model(ModelSpec("cnn4", shape, CLASSES, options=options))
     with pytest.raises(ConfigError, match='activation = "static"'):
         pack(sampled, **about)
-    with pytest.raises(ConfigError, match="got Linear"):
+    with pytest.raises(ConfigError, match="Linear: it has no binary convolution"):
         pack(nn.Linear(2, 2), **about)
+    with pytest.raises(ConfigError, match="10 classes apart and the data has 9"):
+        pack(network("cnn4", shape), **about | {"class_names": ["a"] * 9})
+    with pytest.raises(ConfigError, match=r"no packed form|cannot be followed"):
+        pack(network("cnn4", shape), **about | {"input_shape": (3, 28, 28)})
     coloured = network("cnn4", (3, 28, 28))
     for key in ("mean", "std"):
         wrong = about | {key: [0.5, 0.5], "input_shape": (3, 28, 28)}
