@@ -60,7 +60,7 @@ def main(rounds: int = 5, clients: int = 10, images: int = 10_000) -> None:
     method = FedProx(config, data.input_shape, data.num_classes)
     held = partition_indices(data.y_train, clients, "dirichlet", seed=1)
     samples = [ClientData.of(data, indices) for indices in held]
-    broadcast, model = method.initial_broadcast(), method.new_model()
+    broadcast, model = method.template.broadcast, method.new_model()
     task = LocalTask(0, rounds, 0, seed=1, local_epochs=1, batch_size=64, lr=0.1)
     for number in range(rounds):
         replies = []
@@ -69,7 +69,7 @@ def main(rounds: int = 5, clients: int = 10, images: int = 10_000) -> None:
             update = method.train(model, broadcast, own, todo)
             array = update.arrays.__getitem__
             replies.append(SimpleNamespace(num_examples=len(own), array=array))
-        broadcast = method.combine(replies, broadcast).broadcast
+        broadcast = method.aggregate(replies, broadcast).broadcast
         load_arrays(model, broadcast)
         print(f"round {number + 1}: {fb.evaluate(model, data).accuracy:.2%}")
 

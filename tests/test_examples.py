@@ -54,7 +54,7 @@ def test_fifth_method_pulls_clients_back(monkeypatch: pytest.MonkeyPatch) -> Non
     rng = np.random.default_rng(0)
     images = rng.integers(0, 256, (8, 1, 16, 16), dtype=np.uint8)
     data = ClientData(images, np.arange(8) % 2, [0.5], [0.25])
-    sent = method.initial_broadcast()
+    sent = method.template.broadcast
     task = LocalTask(0, 1, 0, seed=1, local_epochs=1, batch_size=4, lr=0.1)
     update = method.train(method.new_model(), sent, data, task)
     for name, _ in method.new_model().named_parameters():
