@@ -7,7 +7,7 @@ from fedbnn_core.choices import method_names
 from fedbnn_core.methods import base
 from fedbnn_core.methods.template import shape_only
 from fedbnn_core.networks import build_model
-from fedbnn_core.server.run import ServerRun
+from fedbnn_core.server.opening import open_run
 from tests.methods.method_rounds import client_data, method, task
 from tests.tiny_run import tiny_config, write_data
 
@@ -44,8 +44,7 @@ def constructions(monkeypatch):
 @pytest.mark.parametrize("name", method_names())
 def test_a_server_builds_one_network_before_round_1(tmp_path, constructions, name):
     data = write_data(tmp_path / "data.npz")
-    run = ServerRun(tiny_config(data, tmp_path / "runs", method=name), 8)
-    run.sample(range(8))
+    run = open_run(tiny_config(data, tmp_path / "runs", method=name), 8)
     assert run.rules_for(0).arrays
     assert run.broadcast
     assert len(constructions) == 1
