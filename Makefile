@@ -9,7 +9,7 @@ NATIVE := $(wildcard fedbnn_core/packed/csrc/*.[ch])
 FUZZ_RUNS ?= 1000000
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup run test check bench bench-avx2 fuzz test-deploy system-deps clean
+.PHONY: help setup run test test-cpus check bench bench-avx2 fuzz test-deploy system-deps clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -28,6 +28,9 @@ run: $(STAMP) ## Train a 1-bit network in a simulated federation on the embedded
 
 test: $(STAMP) ## Run all tests, several files at a time (one: ARGS='-n 0')
 	@$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(ARGS)
+
+test-cpus: $(STAMP) ## Run the tests that train as CPUs with fewer instructions would round
+	@$(BIN)/python -m tests.cpu_settings $(ARGS)
 
 test-deploy: $(STAMP) ## Run the deployment tests: fleets, faults, images (20 minutes; root for some)
 	@$(BIN)/python -m pytest -m 'deploy or slow' tests/deploy $(ARGS)

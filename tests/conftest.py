@@ -13,3 +13,19 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--training-seeds",
+        type=int,
+        default=1,
+        help="with how many seeds tests train whose thresholds depend on training",
+    )
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Give a test that asks for a training seed as many as are wanted."""
+    if "training_seed" in metafunc.fixturenames:
+        count = metafunc.config.getoption("training_seeds")
+        metafunc.parametrize("training_seed", range(count))

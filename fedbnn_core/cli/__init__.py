@@ -33,18 +33,21 @@ from fedbnn_core.errors import FedBNNError
 
 __all__ = ["app", "main"]
 
-# Packages of the extras; the base installation only runs packed models.
-_OPTIONAL = (
+# What the extra `device` brings; the base installation only runs packed models.
+_OF_DEVICE = (
+    "cryptography",
     "fastapi",
     "flwr",
+    "grpc",
     "matplotlib",
-    "ray",
     "safetensors",
     "scipy",
+    "tensorboard",
     "torch",
     "torchvision",
     "uvicorn",
 )
+_SIMULATING = ("experiment", "resume", "run")
 
 app = typer.Typer(
     name="fedbnn",
@@ -101,11 +104,12 @@ def main() -> None:
     except FedBNNError as error:
         _fail(str(error))
     except ModuleNotFoundError as error:
-        if (error.name or "").split(".")[0] not in _OPTIONAL:
+        if (error.name or "").split(".")[0] not in _OF_DEVICE:
             raise
+        simulates = sys.argv[1:2] and sys.argv[1] in _SIMULATING
         _fail(
-            f"this command needs {error.name}, which is not installed; "
-            "install it with: pip install 'fedbnn[simulation]'"
+            f"this command needs {error.name}, which is not installed; install it "
+            f"with: pip install 'fedbnn[{'simulation' if simulates else 'device'}]'"
         )
 
 

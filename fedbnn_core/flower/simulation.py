@@ -25,6 +25,7 @@ from fedbnn_core.errors import RunError
 from fedbnn_core.flower.app_bundle import stage_app, write_overrides
 from fedbnn_core.flower.child import flower_command, flower_environment
 from fedbnn_core.flower.processes import end_marked_processes
+from fedbnn_core.flower.version import require_simulation_engine
 from fedbnn_core.runs.dataset import load_run_dataset, run_partition
 from fedbnn_core.runs.directory import require_output_folder
 from fedbnn_core.runs.log import directory_in
@@ -69,6 +70,7 @@ def run_simulation(
 
     Whatever happens, including KeyboardInterrupt, no process is left running.
     """
+    require_simulation_engine()
     config = RunConfig.from_mapping(overrides, complete=False)
     overrides = dict(overrides) | {
         "output-dir": str(Path(config.output_dir).expanduser().resolve())

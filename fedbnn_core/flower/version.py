@@ -8,15 +8,30 @@ be reachable for them, so such a version is refused rather than warned about.
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 
-from fedbnn_core.errors import FleetError
+from fedbnn_core.errors import FleetError, RunError
 
-__all__ = ["FLEET_API_LINE", "FLOWER_VERSION", "require_grpc_flower"]
+__all__ = [
+    "FLEET_API_LINE",
+    "FLOWER_VERSION",
+    "require_grpc_flower",
+    "require_simulation_engine",
+]
 
 FLOWER_VERSION = "1.39.0"
 FLEET_API_LINE = "Starting Fleet API (gRPC-rere)"
 """What a SuperLink logs when the Fleet API is really gRPC."""
 
 _GRPC_CLIENT = "flwr.client.grpc_rere_client"
+
+
+def require_simulation_engine() -> None:
+    """Raise `RunError` unless Flower and its simulation engine are installed."""
+    for module in ("flwr", "ray"):
+        if find_spec(module) is None:
+            raise RunError(
+                f"a simulated federation needs {module}, which is not installed; "
+                "install it with: pip install 'fedbnn[simulation]'"
+            )
 
 
 def require_grpc_flower() -> None:

@@ -106,12 +106,14 @@ class Demo:
 def layer_bits(op: Operation, sums: NDArray[np.int32]) -> NDArray[np.bool_]:
     """Return the bits that a binary convolution's sums (h, w, c) become.
 
-    With thresholds: (sum >= threshold) ^ flip. Without, the sign of its batch
-    normalisation, fma(sum, gain, offset) >= 0.
+    With thresholds: (sum >= threshold) ^ flip. Without, the sign of bias and batch
+    normalization, fma(sum + bias, gain, offset) >= 0.
     """
     if op.thresholds is not None and op.flips is not None:
         return np.asarray((sums >= op.thresholds) ^ op.flips)
     values = sums.astype(np.float32)
+    if op.bias is not None:
+        values = values + op.bias
     if op.gain is not None and op.offset is not None:
         values = fma(values, op.gain, op.offset)
     return np.asarray(values >= 0)

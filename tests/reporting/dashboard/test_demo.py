@@ -8,9 +8,10 @@ from typer.testing import CliRunner
 
 from fedbnn_core.cli import app
 from fedbnn_core.errors import RunError
-from fedbnn_core.packed import PackedModel
+from fedbnn_core.packed import PackedModel, reference
 from fedbnn_core.packed.graph import Kind, Operation
 from fedbnn_core.reporting.dashboard.demo import layer_bits, open_demo
+from fedbnn_core.speed.runtimes import packed_bytes
 from tests.reporting.dashboard.conftest import serving
 from tests.reporting.dashboard.test_server import request
 from tests.reporting.report.runs import write_run
@@ -36,6 +37,26 @@ def test_bits_by_threshold_flip_and_sign():
     op = Operation(Kind.BCONV, 3, gain=gain, offset=offset)
     expected = [[[True, False, False]], [[True, False, False]]]
     assert layer_bits(op, sums).tolist() == expected
+    # (sum + bias) * gain + offset, by hand: -1, 3, 1 and 4, 2, -5.
+    op.bias = np.float32([-1, -4, 1])
+    expected = [[[False, True, True]], [[True, True, False]]]
+    assert layer_bits(op, sums).tolist() == expected
+
+
+def test_bits_of_convnext_are_those_that_its_next_layer_reads():
+    """Its first binary convolution has a bias; the reference runs the whole network."""
+    model = PackedModel(packed_bytes("convnext-tiny", (3, 32, 32)))
+    operations = model.graph.operations
+    first = next(i for i, op in enumerate(operations) if op.kind is Kind.BCONV)
+    bias = np.linspace(-9, 9, operations[first].out_channels, dtype=np.float32)
+    operations[first].bias = bias  # an untrained network's is all zero
+    image = np.random.default_rng(0).integers(0, 256, (1, 32, 32, 3), np.uint8)
+    normalized = reference.normalise(model.graph, image)
+    step = next(s for s in reference._execute(model.graph, normalized) if s[0] == first)
+    _, sums, value = step
+    np.testing.assert_array_equal(
+        layer_bits(operations[first], sums[0].astype(np.int32)), value[0] >= 0
+    )
 
 
 def test_bits_are_those_of_a_convolution_done_by_hand(demo):
