@@ -16,7 +16,7 @@ __all__ = ["Exchange", "record_bytes"]
 _POLL_SECONDS = 0.05
 _MAX_POLL_SECONDS = 1.0
 _PULL_AT_ONCE = 8
-"""Replies fetched by one call: a fetched reply is in memory until it is judged."""
+"""Replies fetched by one call: a fetched reply is in memory until it is validated."""
 
 
 class Exchange:

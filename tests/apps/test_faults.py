@@ -380,7 +380,7 @@ def test_client_that_claims_more_images_than_it_has_is_rejected(federate):
         )
         (entry,) = directory.read_metrics()[0].rejected
         reason = f"num-examples must be an integer in 1..{bound}, got 100"
-        assert entry == {"client": 5, "reason": reason}
+        assert entry == Rejection(5, reason)
 
 
 def test_trimmed_mean_of_too_few_replies_is_told(federate):

@@ -23,7 +23,7 @@ def parts(tmp_path_factory):
     )
     constant = []
     for label in range(3):
-        state = method.template.broadcast
+        state = dict(method.template.broadcast)
         head = [name for name in state if name.endswith("bias")][-1]
         state[head] = np.full_like(state[head], -1e6)
         state[head][label] = 1e6

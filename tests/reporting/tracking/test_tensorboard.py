@@ -1,6 +1,7 @@
 """Event files are read back by TensorBoard's own reader."""
 
 import io
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -52,7 +53,7 @@ def test_a_resumed_run_replaces_the_rounds_it_repeats(tmp_path, description, lin
     for line in lines:
         first.round_finished(line)
     resumed = TensorBoardTracker(tmp_path, description, 2)
-    resumed.round_finished(lines[1] | {"lr": 0.025})
+    resumed.round_finished(replace(lines[1], lr=0.025))
     rates = [(e.step, e.value) for e in read(tmp_path).Scalars("schedule/lr")]
     assert [step for step, _ in rates] == [1, 2]
     assert rates[1][1] == pytest.approx(0.025)
