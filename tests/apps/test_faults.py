@@ -10,6 +10,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord
 from fedbnn_core.errors import RunError
 from fedbnn_core.runs.directory import RunDirectory
 from fedbnn_core.runs.metrics import Rejection
+from fedbnn_core.server.local import LocalFederation
 from fedbnn_core.server.opening import open_run
 from server_app.roster import Roster
 from server_app.strategy import FedBNNStrategy, to_record
@@ -53,6 +54,26 @@ def federate(data, tmp_path):
 def hashes(directory):
     summary = directory.read_json("summary.json")
     return summary["best_sha256"], summary["final_sha256"], summary["test_accuracy"]
+
+
+@pytest.mark.parametrize("method", ["fedbnn", "fedavg", "fedbat", "fedmud"])
+def test_the_apps_and_the_local_federation_give_the_same_bits(
+    federate, data, tmp_path, method
+):
+    directory, _ = federate(method=method)
+    config = tiny_config(data, tmp_path, method=method, client_threads=1)
+    settings = config.to_mapping() | {"num-server-rounds": 3}
+    names = {key.replace("-", "_"): value for key, value in settings.items()}
+    rounds = names.pop("num_server_rounds")
+    local = LocalFederation(clients=CLIENTS, rounds=rounds, **names).run()
+    assert hashes(directory) == (
+        local.summary.best_sha256,
+        local.summary.final_sha256,
+        local.summary.test_accuracy,
+    )
+    assert (directory.path / "model.fbnn").is_file() == (method == "fedbnn")
+    if local.packed:
+        assert (directory.path / "model.fbnn").read_bytes() == local.packed
 
 
 def with_arrays(reply, change):
