@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from fedbnn_core.export.pack import check_exportable, export_packed
     from fedbnn_core.networks.blocks import ChannelLayerNorm, StemConv2d
     from fedbnn_core.packed.model import PackedModel, available_kernels
+    from fedbnn_core.server.local import FederationResult, LocalFederation
     from fedbnn_core.training.central import (
         EpochResult,
         History,
@@ -45,7 +46,9 @@ __all__ = [
     "EpochResult",
     "ExportError",
     "FedBNNError",
+    "FederationResult",
     "History",
+    "LocalFederation",
     "PackedModel",
     "RotatedBinaryConv2d",
     "Score",
@@ -71,6 +74,7 @@ _ROOMS = {
     "export.pack": ("check_exportable", "export_packed"),
     "networks.blocks": ("ChannelLayerNorm", "StemConv2d"),
     "packed.model": ("PackedModel", "available_kernels"),
+    "server.local": ("FederationResult", "LocalFederation"),
     "training.central": (
         "EpochResult",
         "History",

@@ -66,10 +66,11 @@ def readme_example() -> str:
 def test_the_example_in_the_readme_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    code, smaller = readme_example(), {"epochs=5": "epochs=1", "rounds=5": "rounds=1"}
-    for large, small in smaller.items():
-        if large in code:
-            code = code.replace(large, small)
+    code = readme_example()
+    settings = "rounds=1, train_limit=400, test_limit=200, local_epochs=1"
+    for large, small in (("epochs=5", "epochs=1"), ("rounds=5", settings)):
+        assert large in code
+        code = code.replace(large, small)
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {}
     exec(compile(code, "README.md", "exec"), names)  # noqa: S102
