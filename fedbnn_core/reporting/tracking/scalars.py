@@ -10,7 +10,7 @@ __all__ = ["round_scalars", "summary_scalars"]
 def round_scalars(line: Mapping[str, Any]) -> dict[str, float]:
     """Return the figures of a metrics line as ``group/name`` to value.
 
-    Per layer these are the coefficients of fedbnn.md section 2: 1-alpha of w,
+    Per layer these are the coefficients of the mixed weight: 1-alpha of w,
     alpha*beta of rot(w), alpha*(1-beta) of w_server, then lambda and the angular bias
     cos(phi). The clock is t and k = max(1/t, 1). What a line lacks or holds as null
     or NaN is left out.
