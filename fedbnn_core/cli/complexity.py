@@ -71,7 +71,7 @@ _TABLES: tuple[tuple[str, str, dict[str, tuple[str, _Format]]], ...] = (
     ),
 )
 
-# Where the paper's tables and its own counting rules disagree (baselines.md 5.2).
+# Where the paper's tables and its own counting rules disagree.
 _NOTES = {
     (_MEMORY, "cnn4", "svhn"): "the paper prints .0498 for 1-bit: truncated.",
     (_MEMORY, "resnet18", "femnist"): (

@@ -23,7 +23,7 @@ Labels = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Augmentation:
-    """Random changes to a training image, as in baselines.md section 0."""
+    """Random changes to a training image."""
 
     crop_padding: int = 0
     """Zero pixels added on each side before cropping back; 0 means no crop."""
@@ -121,7 +121,7 @@ def limited(
 
 
 def split_test(dataset: Dataset, seed: int) -> tuple[Labels, Labels]:
-    """Cut the test set into random halves: validation and test (baselines.md 7.20).
+    """Cut the test set into random halves: validation and test.
 
     Parameters
     ----------

@@ -1,7 +1,6 @@
 """Divide a training set among clients: IID, Dirichlet, label-fraction, natural.
 
-Definitions are those of baselines.md section 0. Every scheme is a pure function of
-the labels and the seed.
+Every scheme is a pure function of the labels and the seed.
 """
 
 import logging

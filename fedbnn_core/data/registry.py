@@ -22,7 +22,7 @@ __all__ = ["DATASETS", "DatasetSpec", "Source", "Statistics"]
 
 @dataclass(frozen=True)
 class Statistics:
-    """Normalisation constants of baselines.md section 0, of pixels / 255."""
+    """Normalization constants of each dataset, of pixels / 255."""
 
     mean: tuple[float, ...]
     std: tuple[float, ...]

@@ -8,7 +8,6 @@ FOLDER/fleet.json       address, devices and their public keys
 """
 
 import datetime
-import json
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -30,10 +29,10 @@ from fedbnn_core.fleet.credentials import (
     make_server_certificate,
     names_of,
 )
+from fedbnn_core.fleet.listing import read_listing, write_listing
 
 __all__ = ["Device", "Fleet", "default_fleet_folder"]
 
-_FORMAT = 1
 _DEVICE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 AUTHORITY_DAYS = 3650
 SERVER_DAYS = 825
@@ -302,25 +301,10 @@ class Fleet:
             self._write(content)
 
     def _read(self) -> dict[str, Any]:
-        path = self.folder / "fleet.json"
-        try:
-            content = json.loads(path.read_text(encoding="utf-8"))
-        except FileNotFoundError as error:
-            raise FleetError(
-                f"there is no fleet in {self.folder}; make one with "
-                "'fedbnn fleet init --host NAME_OR_IP', or give its folder as --fleet"
-            ) from error
-        except OSError as error:
-            raise FleetError(f"cannot read {path}: {error.strerror}") from error
-        except ValueError as error:
-            raise FleetError(f"{path} is damaged: {error}") from error
-        if content.get("fedbnn-fleet") != _FORMAT:
-            raise FleetError(f"{path} is of another version of FedBNN")
-        return dict(content)
+        return read_listing(self.folder)
 
     def _write(self, content: dict[str, Any]) -> None:
-        text = json.dumps({**content, "fedbnn-fleet": _FORMAT}, indent=2) + "\n"
-        write_private(self.folder / "fleet.json", text.encode())
+        write_listing(self.folder, content)
 
 
 def _now() -> str:

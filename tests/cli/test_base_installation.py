@@ -9,7 +9,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import click
 import numpy as np
 import pytest
 import typer
@@ -116,7 +115,7 @@ FOLDERS = ("fleet", "images", "run", "stopped")
 
 def leaves(group, prefix=""):
     for name, command in group.commands.items():
-        if isinstance(command, click.Group):
+        if hasattr(command, "commands"):
             yield from leaves(command, f"{prefix}{name} ")
         else:
             yield prefix + name

@@ -21,7 +21,7 @@ from fedbnn_core.experiments import (
 from tests.runs.run_folders import write_run
 
 PARTITIONS = {"iid": "iid", "noniid1": "dirichlet", "noniid2": "label-fraction"}
-# Rounds, local epochs and lr of the paper (baselines.md section 0).
+# Rounds, local epochs and lr of the paper.
 TRAINING = {
     "fmnist-cnn4": (500, 5, 0.1),
     "svhn-cnn4": (500, 10, 0.1),
@@ -106,7 +106,7 @@ def test_width_reduced_rows():
                 assert config["model-width"] == int(width)
 
 
-# The paper's test accuracies (baselines.md section 4): IID, Non-IID 1, Non-IID 2, and
+# The paper's test accuracies: IID, Non-IID 1, Non-IID 2, and
 # behind the stroke after post-training binarization.
 PUBLISHED = {
     "fmnist-cnn4": {

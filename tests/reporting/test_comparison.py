@@ -30,7 +30,7 @@ def test_traffic_and_time_are_sums_over_rounds(runs):
 
 
 def test_cost_is_that_of_the_method_s_network(runs):
-    """Figures of baselines.md section 5 for CNN4 on Fashion-MNIST."""
+    """The paper's counts for CNN4 on Fashion-MNIST."""
     fedavg, fedbnn = runs
     assert fedavg.flops == pytest.approx(2.02107e7, rel=1e-5)
     assert fedbnn.flops == pytest.approx(3.48460e5, rel=1e-5)
@@ -51,7 +51,7 @@ def test_cost_is_that_of_the_method_s_network(runs):
     ],
 )
 def test_memory_of_fedmud_by_the_paper_s_rule(tmp_path, model, shape, expected):
-    """baselines.md 5.2: CNN4 with all factors, other models without."""
+    """CNN4 with all factors, other models without."""
     config = {"method": "fedmud", "model": model}
     path = write_run(tmp_path, "a", config, accuracy=0.9)
     stored = json.loads((path / "config.json").read_text())

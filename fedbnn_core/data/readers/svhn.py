@@ -13,7 +13,7 @@ __all__ = ["find", "read"]
 
 
 def find(root: Path) -> list[Path] | None:
-    """Find the two MATLAB files; the `extra` split is not used (baselines.md 0)."""
+    """Find the two MATLAB files; the `extra` split is not used."""
     files = [root / "train_32x32.mat", root / "test_32x32.mat"]
     return files if all(file.is_file() for file in files) else None
 
