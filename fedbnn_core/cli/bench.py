@@ -1,4 +1,4 @@
-"""`fedbnn bench`: a packed network against float32 and int8 runtimes."""
+"""`fedbnn bench`: a packed network against other runtimes."""
 
 from dataclasses import asdict
 from typing import Annotated
@@ -30,7 +30,7 @@ def bench(
         typer.Option("--json", help="Print JSON: an object, or a list of several."),
     ] = False,
 ) -> None:
-    """Time a packed network beside PyTorch and ONNX Runtime, float32 and int8."""
+    """Time a packed network beside PyTorch, ONNX Runtime and OpenVINO."""
     from fedbnn_core.speed.comparison import compare
     from fedbnn_core.speed.memory import peak_memory
 
@@ -60,6 +60,7 @@ def bench(
             ("PyTorch float32", "torch_fp32", line.torch_fp32_ms),
             ("ONNX Runtime float32", "onnxruntime_fp32", line.onnxruntime_fp32_ms),
             ("ONNX Runtime int8", "onnxruntime_int8", line.onnxruntime_int8_ms),
+            ("OpenVINO binary", "openvino_binary", line.openvino_binary_ms),
         ):
             if value is None:
                 table.add_row(name, "not installed", "")
@@ -77,8 +78,8 @@ def bench(
             f"{threads} thread(s), {line.gmacs_per_second:.0f} GMAC/s{cycle}{clock}, "
             f"file {line.file_bytes:,} bytes; best of {rounds} windows each."
         )
-        if line.onnxruntime_fp32_ms is None:
+        if line.onnxruntime_fp32_ms is None or line.openvino_binary_ms is None:
             console.print(
-                "To compare with ONNX Runtime: pip install 'fedbnn[bench]'",
+                "To compare with ONNX Runtime, OpenVINO: pip install 'fedbnn[bench]'",
                 markup=False,
             )

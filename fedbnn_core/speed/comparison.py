@@ -1,4 +1,4 @@
-"""Measure a packed network against float32 and int8 runtimes, side by side."""
+"""Measure a packed network against other runtimes, side by side."""
 
 import time
 from dataclasses import dataclass
@@ -23,9 +23,12 @@ class Comparison:
     torch_fp32_ms: float
     onnxruntime_fp32_ms: float | None
     onnxruntime_int8_ms: float | None
+    openvino_binary_ms: float | None
+    """The packed network itself, in OpenVINO's binary convolutions."""
     speedup_vs_best_float32: float | None
     """None without ONNX Runtime: PyTorch alone may not be the best one."""
     speedup_vs_int8: float | None
+    speedup_vs_openvino_binary: float | None
     file_bytes: int
     gmacs_per_second: float
     macs_per_cycle: float | None
@@ -59,9 +62,9 @@ def compare(
     )
     packed_ms = times["packed"].ms
     torch_ms = min(times["torch_fp32"].ms, times["torch_fp32_channels_last"].ms)
-    float_ms, int8_ms = (
+    float_ms, int8_ms, binary_ms = (
         times[name].ms if name in times else None
-        for name in ("onnxruntime_fp32", "onnxruntime_int8")
+        for name in ("onnxruntime_fp32", "onnxruntime_int8", "openvino_binary")
     )
     speedup = None if float_ms is None else min(torch_ms, float_ms) / packed_ms
     per_second = sum(macs(packed.graph)) * batch / packed_ms * 1e3
@@ -75,8 +78,10 @@ def compare(
         torch_fp32_ms=torch_ms,
         onnxruntime_fp32_ms=float_ms,
         onnxruntime_int8_ms=int8_ms,
+        openvino_binary_ms=binary_ms,
         speedup_vs_best_float32=speedup,
         speedup_vs_int8=None if int8_ms is None else int8_ms / packed_ms,
+        speedup_vs_openvino_binary=None if binary_ms is None else binary_ms / packed_ms,
         file_bytes=packed.size_bytes,
         gmacs_per_second=per_second / 1e9,
         macs_per_cycle=None if clock is None else per_second / clock / threads,

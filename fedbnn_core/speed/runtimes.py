@@ -1,4 +1,4 @@
-"""The runtimes that are compared: packed, torch and ONNX Runtime, one network each."""
+"""The runtimes that are compared, one network each."""
 
 import contextlib
 import logging
@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedbnn_core.packed import PackedModel
+from fedbnn_core.speed.openvino import openvino_runner
 from fedbnn_core.speed.timing import Runner
 
 __all__ = ["INPUT_SHAPES", "contenders", "packed_bytes"]
@@ -52,6 +53,7 @@ def contenders(
 
     The twin has the same layers with float convolutions. ONNX Runtime's int8 version
     is quantised statically, per channel. Without onnx and onnxruntime both are absent.
+    OpenVINO runs the packed net itself, in its binary convolutions, if it is installed.
     """
     shape = input_shape or INPUT_SHAPES[model]
     rng = np.random.default_rng(0)
@@ -63,6 +65,8 @@ def contenders(
     }
     runners |= _torch_runners(model, shape, images, threads)
     runners |= _onnx_runners(model, shape, images, threads)
+    with contextlib.suppress(ImportError):
+        runners["openvino_binary"] = openvino_runner(packed.graph, images, threads)
     return runners, packed
 
 
