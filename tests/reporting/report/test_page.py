@@ -6,7 +6,7 @@ import pytest
 
 from fedbnn_core.reporting.report import write_report
 from fedbnn_core.runs.directory import RunDirectory
-from tests.reporting.report.conftest import ROUNDS
+from tests.reporting.conftest import ROUNDS
 from tests.reporting.report.runs import write_run
 
 CHARTS = [
