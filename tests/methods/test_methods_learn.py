@@ -6,12 +6,15 @@ import pytest
 
 from tests.tiny_run import TinyFederation, tiny_config, write_data
 
-# FedMUD's frozen factors are large, so its steps must be small; see experiments/.
-LR = {"fedavg": 0.1, "fedbat": 0.1, "fedbnn": 0.1, "fedmud": 0.01}
+USUAL = {"lr": 0.1, "local_epochs": 3, "batch_size": 16}
+# FedMUD's frozen factors are large, so its steps must be small, and there are more of
+# them; see experiments/.
+SMALL_STEPS = {"lr": 0.01, "local_epochs": 5, "batch_size": 8}
+STEPS = {"fedavg": USUAL, "fedbat": USUAL, "fedbnn": USUAL, "fedmud": SMALL_STEPS}
 
 
 @pytest.mark.cpu_settings
-@pytest.mark.parametrize("method", list(LR))
+@pytest.mark.parametrize("method", list(STEPS))
 def test_learns_and_accounts_for_its_traffic(method, tmp_path, training_seed):
     """Three classes in 240 images of 16x16; chance is a third."""
     data = write_data(tmp_path / "data.npz", size=16, seed=training_seed)
@@ -20,12 +23,10 @@ def test_learns_and_accounts_for_its_traffic(method, tmp_path, training_seed):
         tmp_path,
         method=method,
         model="cnn4",
-        lr=LR[method],
-        local_epochs=3,
-        batch_size=16,
         clients_per_round=4,
         num_server_rounds=3,
         seed=training_seed,
+        **STEPS[method],
     )
     federation = TinyFederation(config, clients=4)
     summary = federation.to_end()
