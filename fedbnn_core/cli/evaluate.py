@@ -41,10 +41,9 @@ def evaluate(
     ] = False,
 ) -> None:
     """Run a packed model on a dataset's whole test set."""
-    import numpy as np
-
     from fedbnn_core.data import load_dataset
     from fedbnn_core.packed import PackedModel
+    from fedbnn_core.packed.scores import confusion_counts
 
     packed = PackedModel.load(model, kernel=kernel, threads=threads)
     data = load_dataset(dataset, data_dir)
@@ -54,8 +53,7 @@ def evaluate(
     predicted = packed.predict(images, layout="NCHW")
     seconds = time.perf_counter() - started
     classes = len(packed.class_names)
-    confusion = np.bincount(labels * classes + predicted, minlength=classes**2)
-    confusion = confusion.reshape(classes, classes)
+    confusion = confusion_counts(labels, predicted, classes)
     path = picture or model.with_name(f"{model.stem}-confusion.png")
     problem = _draw(confusion, packed.class_names, path)
     result: dict[str, Any] = {

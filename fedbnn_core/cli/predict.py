@@ -29,6 +29,7 @@ def predict(
 
     from fedbnn_core.data.readers.images import decode_image
     from fedbnn_core.packed import PackedModel
+    from fedbnn_core.packed.scores import softmax
 
     packed = PackedModel.load(model, kernel=kernel, threads=threads)
     if (channels := packed.input_shape[0]) not in (1, 3):
@@ -38,10 +39,8 @@ def predict(
         )
     pixels = np.stack([decode_image(path, packed.input_shape) for path in images])
     logits = packed.logits(255 - pixels if invert else pixels, layout="NCHW")
-    shifted = np.exp(logits.astype(np.float64) - logits.max(axis=1, keepdims=True))
-    shares = shifted / shifted.sum(axis=1, keepdims=True)
     results: list[dict[str, Any]] = []
-    for path, share in zip(images, shares, strict=True):
+    for path, share in zip(images, softmax(logits), strict=True):
         best = np.argsort(-share, kind="stable")[:top]
         classes = [
             {"class": packed.class_names[label], "probability": float(share[label])}

@@ -18,6 +18,7 @@ from fedbnn_core.errors import ConfigError
 from fedbnn_core.export.pack import pack
 from fedbnn_core.packed import PackedModel, available_kernels
 from fedbnn_core.packed.encode import encode
+from fedbnn_core.packed.scores import confusion_counts
 
 __all__ = [
     "Evaluation",
@@ -138,18 +139,17 @@ def score(
     logits_of : makes logits (n, classes) of raw uint8 images (n, c, h, w).
     """
     classes = held_out.num_classes
-    confusion = torch.zeros(classes * classes, dtype=torch.int64)
+    counts = np.zeros((classes, classes), np.int64)
     total_loss = 0.0
     for start in range(0, len(held_out), batch_size):
         labels = held_out.labels[start : start + batch_size]
         logits = logits_of(held_out.images[start : start + batch_size])
         total_loss += float(F.cross_entropy(logits, labels, reduction="sum"))
-        pairs = labels * classes + logits.argmax(dim=1)
-        confusion += torch.bincount(pairs, minlength=classes * classes).cpu()
-    counts = confusion.reshape(classes, classes)
+        predicted = logits.argmax(dim=1).cpu()
+        counts += confusion_counts(labels.cpu(), predicted, classes)
     n = len(held_out)
     return Evaluation(
         accuracy=float(counts.trace()) / n if n else float("nan"),
         loss=total_loss / n if n else float("nan"),
-        confusion=counts.numpy(),
+        confusion=counts,
     )

@@ -14,6 +14,7 @@ from fedbnn_core.errors import FedBNNError, RunError
 from fedbnn_core.packed import PackedModel
 from fedbnn_core.packed.graph import Kind, Operation
 from fedbnn_core.packed.reference import fma, normalise
+from fedbnn_core.packed.scores import softmax
 from fedbnn_core.reporting.report.held_data import held_out_images
 from fedbnn_core.reporting.report.page import assemble_page, report_asset
 from fedbnn_core.runs.directory import PACKED_MODEL, RunDirectory
@@ -82,8 +83,7 @@ class Demo:
             started = time.perf_counter()
             logits = self.model.logits(image, layout="NHWC")[0]
             seconds.append(time.perf_counter() - started)
-        exponents = np.exp(logits.astype(np.float64) - logits.max())
-        shares = exponents / exponents.sum()
+        shares = softmax(logits)
         order = np.argsort(-shares, kind="stable")
         operations = self.model.graph.operations
         first = operations[self._first]

@@ -21,6 +21,7 @@ from fedbnn_core.data import (
     split_test,
 )
 from fedbnn_core.errors import FedBNNError
+from fedbnn_core.packed.scores import softmax
 from fedbnn_core.runs.directory import PACKED_MODEL, RunDirectory
 
 __all__ = [
@@ -125,8 +126,7 @@ def _mistakes(
     images, truth = _test_half(dataset, description)
     logits = _best_logits(directory, description, dataset, images)
     chosen = pick_mistakes(logits, truth, limit=_MAX_MISTAKES)
-    exponent = np.exp(logits - logits.max(axis=1, keepdims=True))
-    confidence = (exponent / exponent.sum(axis=1, keepdims=True)).max(axis=1)
+    confidence = softmax(logits).max(axis=1)
     return [
         {
             "image": png_data_uri(images[index]),
