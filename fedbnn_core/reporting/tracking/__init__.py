@@ -1,4 +1,4 @@
-"""Send a run's figures to TensorBoard and, if asked for, to W&B or MLflow."""
+"""Send a run's metrics to TensorBoard and, if asked for, to W&B or MLflow."""
 
 from fedbnn_core.reporting.tracking.trackers import RunTrackers, Tracker
 

@@ -47,7 +47,7 @@ class TensorBoardTracker:
         self._writer.flush()
 
     def run_finished(self, summary: Summary) -> None:
-        """Write the test figures and the confusion matrix."""
+        """Write the test metrics and the confusion matrix."""
         step = summary.best_round
         for name, value in summary_scalars(summary).items():
             self._writer.add_scalar(name, value, step)

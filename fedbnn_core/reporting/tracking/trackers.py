@@ -17,7 +17,7 @@ _log = logging.getLogger(__name__)
 
 
 class Tracker(Protocol):
-    """Somewhere to send a run's figures."""
+    """Somewhere to send a run's metrics."""
 
     def round_finished(self, metrics: RoundMetrics) -> None:
         """Take the metrics of a round."""
@@ -27,7 +27,7 @@ class Tracker(Protocol):
 
 
 class RunTrackers:
-    """Pass a run's figures on to TensorBoard and the configured tracker.
+    """Pass a run's metrics on to TensorBoard and the configured tracker.
 
     Trackers open with the first round they see, so a resumed run continues its
     curves. One that fails is dropped with a warning; training goes on.
@@ -84,7 +84,7 @@ class RunTrackers:
             action()
         except Exception as error:
             self._open.pop(name, None)
-            _log.warning("%s gets no more figures of this run: %s", name, error)
+            _log.warning("%s gets no more metrics of this run: %s", name, error)
 
 
 def _installed(package: str) -> bool:
