@@ -28,7 +28,7 @@ def test_a_tracker_that_fails_warns_once_and_never_stops_the_run(
             trackers.round_finished(line)
         trackers.run_finished(summary)
     assert len(caplog.records) == 1
-    assert "tensorboard gets no more figures" in caplog.text
+    assert "tensorboard gets no more metrics" in caplog.text
 
 
 @pytest.mark.parametrize("name", ["wandb", "mlflow"])
