@@ -243,7 +243,7 @@ def _buffers(
                 layer.out_bits = value.buffer
             else:
                 layer.out_float = value.buffer
-        if layer.op.kind in _CONVOLUTIONS:
+        if layer.op.kind in (*_CONVOLUTIONS, Kind.LINEAR):
             size = _patch_bytes(layer)
             layer.scratch = reserve(f"patch of layer {index}", size, step, step)
     return buffers
@@ -268,7 +268,7 @@ def _map_bytes(layer: Layer, *, of_bits: bool) -> int:
 
 def _patch_bytes(layer: Layer) -> int:
     """Return the size of what one output position sees."""
-    if layer.op.kind is Kind.CONV:
+    if layer.op.kind is not Kind.BCONV:
         return 8 * layer.fan_in
     rows, columns = layer.op.kernel
     return -(-rows * columns * layer.input[2] // 32) * 4

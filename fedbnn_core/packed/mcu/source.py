@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import numpy as np
 import numpy.typing as npt
 
-from fedbnn_core.packed.graph import Graph, Kind, present
+from fedbnn_core.packed.graph import Graph, Kind, Operation, present
 from fedbnn_core.packed.mcu.plan import Buffer, Layer, Plan
 from fedbnn_core.packed.reference import fma
 from fedbnn_core.packed.summary import macs
@@ -117,6 +117,7 @@ def _record(index: int, layer: Layer, tables: ConstantTables) -> str:
         "out_c": layer.output[2],
         "in_rows": layer.in_rows,
         "out_rows": layer.out_rows,
+        "weight_exponent": _weight_exponent(op),
         "fan_in": layer.fan_in,
         "input": _offset(layer.source),
         "residual": _offset(layer.residual),
@@ -163,6 +164,16 @@ def _weights(prefix: str, layer: Layer, tables: ConstantTables) -> str:
         return tables.add(name, "float", op.weight.transpose(3, 0, 1, 2))
     small = op.weight.dtype == np.int8
     return tables.add(name, "int8_t" if small else "float", op.weight)
+
+
+def _weight_exponent(op: Operation) -> int:
+    """Return e of the largest weight, written as m * 2^e with 2^23 <= m < 2^24."""
+    if op.weight is None:
+        return 0
+    weight = op.weight.astype(np.float32)
+    if op.weight_scale is not None:
+        weight = weight * op.weight_scale[:, None]
+    return int(np.frexp(np.abs(weight).max())[1]) - 24
 
 
 def _bits(name: str, flags: npt.NDArray[np.bool_], tables: ConstantTables) -> str:

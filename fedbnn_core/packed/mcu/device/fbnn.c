@@ -8,6 +8,14 @@
 #ifdef __FAST_MATH__
 #error "compile fbnn.c without -ffast-math: its sums have a fixed order"
 #endif
+/* -Os makes calls of small steps, and puts inner loops among the variables of others. */
+#ifdef __GNUC__
+#define INLINE static inline __attribute__((always_inline))
+#define SEPARATE static __attribute__((noinline))
+#else
+#define INLINE static inline
+#define SEPARATE static
+#endif
 _Static_assert(sizeof(float) == 4, "floats have 32 bits");
 _Static_assert(-3 >> 1 == -2, "shifts of negative numbers round down");
 
@@ -26,7 +34,7 @@ typedef struct {
     int32_t e;
 } parts; /* of a float: m * 2^e; 2^23 <= |m| < 2^24, or 0 */
 
-static inline parts split(float value) {
+INLINE parts split(float value) {
     uint32_t bits;
     memcpy(&bits, &value, sizeof bits);
     uint32_t m = bits & 0x7FFFFFu;
@@ -138,41 +146,119 @@ static float multiply_add(float x, float gain, float offset) {
 #endif
 }
 
-static inline number add_product(number sum, parts a, parts b) {
-    return a.m && b.m ? round_double(add(sum, product(a, b))) : sum;
+/* Weights of a float layer: they come as floats or as int8 with a unit. */
+typedef struct {
+    const void *at;
+    float unit;
+    int small;
+} weights;
+
+INLINE parts weight(const weights *w, uint32_t i) {
+    if (w->small) return split((float)((const int8_t *)w->at)[i] * w->unit);
+    return split(((const float *)w->at)[i]);
+}
+
+/* bias + a[0] w[0] + a[1] w[1] + ..., each step rounded as binary64 does it. */
+SEPARATE float sum_in_order(const parts *a, const weights *w, uint32_t n, parts bias) {
+    number sum = widen(bias);
+    for (uint32_t i = 0; i < n; i++) {
+        parts b = weight(w, i);
+        if (a[i].m && b.m) sum = round_double(add(sum, product(a[i], b)));
+    }
+    return narrow(sum);
+}
+
+/* The same number, faster. With `top` no smaller than any product's exponent, products
+ * are multiples of 2^top but for what is cut off, less than one unit each. Each of the n
+ * steps in binary64 errs by 2^-53 of a sum below (n + 1) 2^48 units at most. If both
+ * ends of that range round to the same float, that is the result. */
+SEPARATE float sum_of_products(const parts *a, const weights *w, uint32_t n, parts bias,
+                             int32_t top) {
+    int32_t count = (int32_t)n + 1;
+    if (count < 1 << 14) {
+        int32_t shift = top - (bias.e - 24);
+        if (shift < 0) {
+            top -= shift;
+            shift = 0;
+        }
+        int64_t sum = (int64_t)bias.m * (1 << 24) >> (shift < 63 ? shift : 63);
+        for (uint32_t i = 0; i < n; i++) {
+            if (!a[i].m) continue;
+            parts b = weight(w, i);
+            shift = top - a[i].e - b.e;
+            sum += (int64_t)a[i].m * b.m >> (shift < 63 ? shift : 63);
+        }
+        int64_t doubt = ((int64_t)count * count >> 4) + 1;
+        number low = {sum - doubt, top}, high = {sum + count + doubt, top};
+        float result = narrow(low);
+        if (result == narrow(high)) return result;
+    }
+    return sum_in_order(a, w, n, bias);
 }
 
 /* ---- Bits --------------------------------------------------------------------------- */
 
 static int bit_at(const uint8_t *bits, uint32_t i) { return bits[i >> 3] >> (i & 7) & 1; }
 
-/* Ones in a ^ b, words of 32 bits. Three words are added bit by bit into one of ones and
- * one of twos, which are counted together: fields of 2, 4, then 8 bits. */
-static uint32_t mismatches(const uint32_t *a, const uint32_t *b, uint32_t n) {
+/* Three words, bit by bit: x + y + z = one + 2 two. */
+#define ADD3(one, two, x, y, z)                                                          \
+    do {                                                                                 \
+        uint32_t x_ = (x), y_ = (y), z_ = (z), half_ = x_ ^ y_;                          \
+        one = half_ ^ z_;                                                                \
+        two = (x_ & y_) | (half_ & z_);                                                  \
+    } while (0)
+
+/* Sums of neighbouring fields of 1, 2 and 4 bits. */
+INLINE uint32_t pairs(uint32_t x) { return x - (x >> 1 & 0x55555555u); }
+INLINE uint32_t fours(uint32_t x) {
+    return (x & 0x33333333u) + (x >> 2 & 0x33333333u);
+}
+INLINE uint32_t bytes(uint32_t x) {
+    return (x & 0x0F0F0F0Fu) + (x >> 4 & 0x0F0F0F0Fu);
+}
+
+INLINE uint32_t ones(uint32_t x) {
+    x = fours(pairs(x));
+    return ((x + (x >> 4)) & 0x0F0F0F0Fu) * 0x01010101u >> 24;
+}
+
+/* Ones in a ^ b. Nine words, as 3 x 3 windows make them, are added bit by bit into one
+ * word of ones, two of twos and one of fours before anything is counted. */
+INLINE uint32_t mismatches(const uint32_t *a, const uint32_t *b, uint32_t n) {
     uint32_t total = 0;
-    while (n) {
-        uint32_t block = n < 30 ? n : 30, bytes = 0; /* 30 * 8 ones fit a byte */
-        n -= block;
-        for (; block >= 3; block -= 3, a += 3, b += 3) {
-            uint32_t x = a[0] ^ b[0], y = a[1] ^ b[1], z = a[2] ^ b[2];
-            uint32_t half = x ^ y, one = half ^ z, two = (x & y) | (half & z);
-            one -= one >> 1 & 0x55555555u;
-            two -= two >> 1 & 0x55555555u;
-            one = (one & 0x33333333u) + (one >> 2 & 0x33333333u);
-            two = (two & 0x33333333u) + (two >> 2 & 0x33333333u);
-            one += 2 * two;
-            bytes += (one & 0x0F0F0F0Fu) + (one >> 4 & 0x0F0F0F0Fu);
-        }
-        for (; block; block--) {
-            uint32_t x = *a++ ^ *b++;
-            x -= x >> 1 & 0x55555555u;
-            x = (x & 0x33333333u) + (x >> 2 & 0x33333333u);
-            bytes += (x + (x >> 4)) & 0x0F0F0F0Fu;
-        }
-        bytes = (bytes & 0x00FF00FFu) + (bytes >> 8 & 0x00FF00FFu);
-        total += (bytes + (bytes >> 16)) & 0xFFFFu;
+    for (; n >= 9; n -= 9, a += 9, b += 9) {
+        uint32_t s0, s1, s2, c0, c1, c2, one, two, more, four;
+        ADD3(s0, c0, a[0] ^ b[0], a[1] ^ b[1], a[2] ^ b[2]);
+        ADD3(s1, c1, a[3] ^ b[3], a[4] ^ b[4], a[5] ^ b[5]);
+        ADD3(s2, c2, a[6] ^ b[6], a[7] ^ b[7], a[8] ^ b[8]);
+        ADD3(one, two, s0, s1, s2);
+        ADD3(more, four, c0, c1, c2);
+        four = fours(pairs(four));
+        two = fours(pairs(two)) + fours(pairs(more)) + four; /* at most 12: 4 bits */
+        one = bytes(fours(pairs(one))) + 2 * (bytes(two) + bytes(four));
+        /* At most 144 of 65535 in each half. */
+        total += (one & 0x00FF00FFu) + (one >> 8 & 0x00FF00FFu);
     }
+    total = (total + (total >> 16)) & 0xFFFFu;
+    for (; n >= 3; n -= 3, a += 3, b += 3) {
+        uint32_t one, two;
+        ADD3(one, two, a[0] ^ b[0], a[1] ^ b[1], a[2] ^ b[2]);
+        one = bytes(fours(pairs(one)) + 2 * fours(pairs(two)));
+        total += one * 0x01010101u >> 24;
+    }
+    for (; n; n--) total += ones(*a++ ^ *b++);
     return total;
+}
+
+/* For n filters, one behind the other. */
+SEPARATE void count_mismatches(const uint32_t *patch, const uint32_t *filter,
+                               uint32_t words, uint32_t n, uint16_t *counts) {
+    if (words == 1) {
+        for (uint32_t word = *patch; n; n--) *counts++ = (uint16_t)ones(word ^ *filter++);
+        return;
+    }
+    for (; n; n--, filter += words)
+        *counts++ = (uint16_t)mismatches(patch, filter, words);
 }
 
 /* ---- Layers, one row of the output at a time ---------------------------------------- */
@@ -237,49 +323,75 @@ static void run_input(const task *t) {
             put_value(t, x, c, pixel_value(t, (t->y * l->in_w + x) * l->in_c + c, c));
 }
 
+static inline int outside(int32_t at, int32_t size) { return at < 0 || at >= size; }
+
 /* Collect what the output at column x sees; outside the input all bits are 1. */
-static void gather(const task *t, uint32_t x, uint32_t *patch) {
+static void gather_bits(const task *t, uint32_t x, uint32_t *patch) {
     const fbnn_layer *l = t->layer;
-    uint8_t *to = (uint8_t *)patch;
-    uint32_t at = 0, channels = l->in_c;
-    uint32_t words = (l->kernel_h * l->kernel_w * channels + 31) / 32;
-    int whole_bytes = channels % 8 == 0 && !(l->flags & FBNN_IMAGE);
-    memset(patch, 0, words * sizeof *patch);
+    const uint16_t *limits = t->network->pixel_limits;
+    uint32_t word = 0, filled = 0, channels = l->in_c, image = l->flags & FBNN_IMAGE;
     for (int32_t i = 0; i < l->kernel_h; i++) {
         int32_t row = (int32_t)(t->y * l->stride) + i - l->pad_top;
-        for (int32_t j = 0; j < l->kernel_w; j++) {
-            int32_t column = (int32_t)(x * l->stride) + j - l->pad_left;
-            int inside = row >= 0 && row < l->in_h && column >= 0 && column < l->in_w;
-            uint32_t v = (uint32_t)row, u = (uint32_t)column;
-            if (whole_bytes) {
-                if (inside)
-                    memcpy(to, in_bits(t, v, u), channels / 8);
-                else
-                    memset(to, 0xFF, channels / 8);
-                to += channels / 8;
-                continue;
+        int32_t column = (int32_t)(x * l->stride) - l->pad_left;
+        for (int32_t end = column + l->kernel_w; column < end; column++) {
+            const uint8_t *from = NULL;
+            if (!outside(row, l->in_h) && !outside(column, l->in_w)) {
+                uint32_t v = (uint32_t)row, u = (uint32_t)column;
+                from = image ? t->pixels + (v * l->in_w + u) * channels : in_bits(t, v, u);
             }
-            for (uint32_t c = 0; c < channels; c++, at++) {
-                int bit = 1;
-                if (inside && l->flags & FBNN_IMAGE)
-                    bit = t->pixels[(v * l->in_w + u) * channels + c] >=
-                          t->network->pixel_limits[c];
-                else if (inside)
-                    bit = bit_at(in_bits(t, v, u), c);
-                to[at >> 3] = (uint8_t)(to[at >> 3] | (unsigned)bit << (at & 7));
+            for (uint32_t c = 0; c < channels; c++) {
+                uint32_t bit = 1;
+                if (from) bit = image ? from[c] >= limits[c] : (uint32_t)bit_at(from, c);
+                word |= bit << filled;
+                if (++filled == 32) {
+                    *patch++ = word;
+                    word = filled = 0;
+                }
             }
         }
     }
+    if (filled) *patch = word;
 }
 
-/* Ones in the weights of channel c that differ from what column x sees. */
-static uint32_t depthwise(const task *t, const uint8_t *patch, uint32_t c) {
+/* The same for channels that fill whole bytes: a row of the window is one copy. */
+static void gather_bytes(const task *t, uint32_t x, uint32_t *patch) {
     const fbnn_layer *l = t->layer;
-    uint32_t count = 0;
-    for (uint32_t i = 0; i < l->fan_in; i++)
-        count += (uint32_t)(bit_at(patch, i * l->in_c + c) ^
-                            bit_at(l->weights, c * l->fan_in + i));
-    return count;
+    uint8_t *to = (uint8_t *)patch;
+    int32_t pixel = l->in_c / 8, begin = (int32_t)(x * l->stride) - l->pad_left;
+    int32_t end = begin + l->kernel_w, left = 0, right = 0;
+    if (begin < 0) left = begin + l->kernel_w < 0 ? l->kernel_w : -begin;
+    if (end > l->in_w) right = begin > l->in_w ? l->kernel_w : end - l->in_w;
+    patch[(l->kernel_h * l->kernel_w * l->in_c + 31) / 32 - 1] = 0;
+    for (int32_t i = 0; i < l->kernel_h; i++) {
+        int32_t row = (int32_t)(t->y * l->stride) + i - l->pad_top;
+        size_t size = (size_t)(l->kernel_w * pixel);
+        if (left || right || outside(row, l->in_h)) memset(to, 0xFF, size);
+        if (!outside(row, l->in_h) && left + right < l->kernel_w)
+            memcpy(to + left * pixel, in_bits(t, (uint32_t)row, (uint32_t)(begin + left)),
+                   (size_t)((l->kernel_w - left - right) * pixel));
+        to += size;
+    }
+}
+
+/* For n channels from c on, each with a filter and inputs of its own. */
+static void count_depthwise(const fbnn_layer *l, const uint8_t *patch, uint32_t c,
+                            uint32_t n, uint16_t *counts) {
+    for (; n; n--, c++) {
+        int count = 0;
+        for (uint32_t i = 0; i < l->fan_in; i++)
+            count += bit_at(patch, i * l->in_c + c) ^
+                     bit_at(l->weights, c * l->fan_in + i);
+        *counts++ = (uint16_t)count;
+    }
+}
+
+static void finish_counts(const task *t, uint32_t x, uint32_t c, uint32_t n,
+                          const uint16_t *counts) {
+    const fbnn_layer *l = t->layer;
+    for (uint32_t i = 0; i < n; i++) {
+        float sum = (float)((int32_t)l->fan_in - 2 * (int32_t)counts[i]);
+        put_value(t, x, c + i, l->bias ? sum + l->bias[c + i] : sum);
+    }
 }
 
 static void run_bconv(const task *t) {
@@ -287,29 +399,49 @@ static void run_bconv(const task *t) {
     uint32_t *patch = (uint32_t *)(void *)(t->arena + l->scratch);
     uint32_t words = (l->fan_in + 31) / 32, pixel = pixel_bytes(l->out_c);
     uint8_t *bits = t->arena + l->out_bits + t->y % l->out_rows * l->out_w * pixel;
+    int whole_bytes = l->in_c % 8 == 0 && !(l->flags & FBNN_IMAGE);
     for (uint32_t x = 0; x < l->out_w; x++) {
-        const uint32_t *weights = l->weights;
-        unsigned byte = 0;
-        gather(t, x, patch);
-        for (uint32_t c = 0; c < l->out_c; c++) {
-            uint32_t count;
-            if (l->flags & FBNN_DEPTHWISE) {
-                count = depthwise(t, (const uint8_t *)patch, c);
-            } else {
-                count = mismatches(patch, weights, words);
-                weights += words;
-            }
-            if (!l->limits) {
-                float sum = (float)((int32_t)l->fan_in - 2 * (int32_t)count);
-                put_value(t, x, c, l->bias ? sum + l->bias[c] : sum);
-                continue;
-            }
-            byte |= (unsigned)((int32_t)count <= l->limits[c]) << (c & 7);
-            if ((c & 7) == 7 || c + 1 == l->out_c) {
+        const uint32_t *filters = l->weights;
+        if (whole_bytes)
+            gather_bytes(t, x, patch);
+        else
+            gather_bits(t, x, patch);
+        for (uint32_t c = 0; c < l->out_c; c += 8) { /* which make a byte of bits */
+            uint16_t counts[8];
+            uint32_t n = l->out_c - c < 8 ? l->out_c - c : 8;
+            if (l->flags & FBNN_DEPTHWISE)
+                count_depthwise(l, (const uint8_t *)patch, c, n, counts);
+            else
+                count_mismatches(patch, filters + c * words, words, n, counts);
+            if (l->limits) {
+                unsigned byte = 0;
+                for (uint32_t i = 0; i < n; i++)
+                    byte |= (unsigned)(counts[i] <= l->limits[c + i]) << i;
                 *bits++ = (uint8_t)(byte ^ l->flips[c >> 3]);
-                byte = 0;
+            } else {
+                finish_counts(t, x, c, n, counts);
             }
         }
+    }
+}
+
+/* Sums of products, from a patch of the inputs. */
+static void multiply(const task *t, uint32_t x, const parts *patch) {
+    const fbnn_layer *l = t->layer;
+    parts none = split(0.0f);
+    int32_t top = none.e;
+    for (uint32_t i = 0; i < l->fan_in; i++)
+        if (patch[i].m && patch[i].e > top) top = patch[i].e;
+    top += l->weight_exponent;
+    for (uint32_t c = 0; c < l->out_c; c++) {
+        parts bias = l->bias ? split(l->bias[c]) : none;
+        weights w = {(const float *)l->weights + c * l->fan_in, 0.0f, 0};
+        if (l->weight_scale) {
+            w.at = (const int8_t *)l->weights + c * l->fan_in;
+            w.unit = l->weight_scale[c];
+            w.small = 1;
+        }
+        put_value(t, x, c, sum_of_products(patch, &w, l->fan_in, bias, top));
     }
 }
 
@@ -322,26 +454,18 @@ static void run_conv(const task *t) {
             for (int32_t j = 0; j < l->kernel_w; j++) {
                 int32_t row = (int32_t)(t->y * l->stride) + i - l->pad_top;
                 int32_t column = (int32_t)(x * l->stride) + j - l->pad_left;
-                int inside =
-                    row >= 0 && row < l->in_h && column >= 0 && column < l->in_w;
+                int padding = outside(row, l->in_h) || outside(column, l->in_w);
                 uint32_t v = (uint32_t)row, u = (uint32_t)column;
                 for (uint32_t c = 0; c < l->in_c; c++) {
                     float value = 0.0f;
-                    if (inside && l->flags & FBNN_IMAGE)
-                        value = pixel_value(t, (v * l->in_w + u) * l->in_c + c, c);
-                    else if (inside)
-                        value = in_floats(t, v, u)[c];
+                    if (!padding)
+                        value = l->flags & FBNN_IMAGE
+                                    ? pixel_value(t, (v * l->in_w + u) * l->in_c + c, c)
+                                    : in_floats(t, v, u)[c];
                     *to++ = split(value);
                 }
             }
-        const float *weights = l->weights;
-        for (uint32_t c = 0; c < l->out_c; c++) {
-            number sum = {0, 0};
-            if (l->bias) sum = widen(split(l->bias[c]));
-            for (uint32_t i = 0; i < l->fan_in; i++)
-                sum = add_product(sum, patch[i], split(*weights++));
-            put_value(t, x, c, narrow(sum));
-        }
+        multiply(t, x, patch);
     }
 }
 
@@ -389,20 +513,12 @@ static void run_mean(const task *t) {
 /* The features are taken channel by channel. */
 static void run_linear(const task *t) {
     const fbnn_layer *l = t->layer;
-    const float *values = in_floats(t, 0, 0), *weights = l->weights;
-    const int8_t *small = l->weights;
+    const float *values = in_floats(t, 0, 0);
+    parts *patch = (parts *)(void *)(t->arena + l->scratch), *to = patch;
     uint32_t n = (uint32_t)l->in_h * l->in_w;
-    for (uint32_t o = 0; o < l->out_c; o++) {
-        number sum = {0, 0};
-        if (l->bias) sum = widen(split(l->bias[o]));
-        for (uint32_t c = 0; c < l->in_c; c++)
-            for (uint32_t i = 0; i < n; i++) {
-                float w = l->weight_scale ? (float)*small++ * l->weight_scale[o]
-                                          : *weights++;
-                sum = add_product(sum, split(values[i * l->in_c + c]), split(w));
-            }
-        put_value(t, 0, o, narrow(sum));
-    }
+    for (uint32_t c = 0; c < l->in_c; c++)
+        for (uint32_t i = 0; i < n; i++) *to++ = split(values[i * l->in_c + c]);
+    multiply(t, 0, patch);
 }
 
 /* ---- The network -------------------------------------------------------------------- */

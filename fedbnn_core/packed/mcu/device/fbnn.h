@@ -82,6 +82,7 @@ typedef struct {
     uint8_t kernel_h, kernel_w, stride, pad_top, pad_left;
     uint16_t in_h, in_w, in_c, out_h, out_w, out_c;
     uint16_t in_rows, out_rows; /* of the buffers: row y is at y modulo that */
+    int16_t weight_exponent;    /* of the largest float weight, with 24 bits behind */
     uint32_t fan_in;            /* inputs of an output value */
     /* Places in the arena, or FBNN_NONE. */
     uint32_t input, residual, out_float, out_bits, scratch;

@@ -26,25 +26,23 @@ static void test_pattern(void) {
 int main(void) {
     fbnn_model *model;
     if (fbnn_open(fbnn_model_data, fbnn_model_size, NULL, &model) != FBNN_OK) return 1;
-    int32_t label = 0;
-    uint32_t images = 0, instructions = 0;
+    uint32_t images = 0;
     int in = board_open("images.raw", 0), out = in < 0 ? -1 : board_open("logits.raw", 1);
     if (in < 0) test_pattern();
-    while (in < 0 ? images == 0 : board_read(in, pixels, sizeof pixels)) {
-        uint32_t start = board_instructions(0);
-        fbnn_predict(model, pixels, 1, &label);
-        if (images++ == 0) instructions = board_instructions(start);
-        if (in < 0) break;
+    for (; in >= 0 && board_read(in, pixels, sizeof pixels); images++) {
         fbnn_logits(model, pixels, 1, logits);
         if (out < 0 || !board_write(out, logits, sizeof logits)) return 1;
-        if (!board_write(out, &label, sizeof label)) return 1;
     }
+    int32_t label;
+    uint32_t start = board_instructions(0);
+    fbnn_predict(model, pixels, 1, &label);
+    uint32_t instructions = board_instructions(start);
     fbnn_close(model);
+    print_number("images: ", images);
     board_print("class of the last image: ");
     board_print(fbnn_class_name(model, (unsigned)label));
-    print_number("\nimages: ", images);
-    print_number("arena bytes: ", fbnn_describe(model).arena_bytes);
+    print_number("\narena bytes: ", fbnn_describe(model).arena_bytes);
     if (board_stack()) print_number("stack bytes: ", board_stack());
-    if (instructions) print_number("instructions of the first image: ", instructions);
+    if (instructions) print_number("instructions: ", instructions);
     return 0;
 }
