@@ -4,7 +4,7 @@ import shutil
 from pathlib import Path
 
 from fedbnn_core.errors import FedBNNError
-from fedbnn_core.packed.format import decode
+from fedbnn_core.packed.decode import decode
 from fedbnn_core.packed.graph import Graph
 from fedbnn_core.packed.mcu.plan import Plan, plan_network
 from fedbnn_core.packed.mcu.source import network_source
@@ -66,7 +66,7 @@ def write_project(data: bytes, folder: str | Path, target: str) -> list[Path]:
     texts = {
         "fbnn.h": _header(graph, plan),
         "fbnn.c": (_HERE / "device" / "fbnn.c").read_text(),
-        "network.c": network_source(graph, plan)[0],
+        "network.c": network_source(graph, plan),
     }
     folder = Path(folder)
     written = []

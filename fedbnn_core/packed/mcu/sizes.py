@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from fedbnn_core.errors import ConfigError
 from fedbnn_core.packed.graph import Graph
 from fedbnn_core.packed.mcu.plan import plan_network
-from fedbnn_core.packed.mcu.source import network_source
+from fedbnn_core.packed.mcu.source import network_tables
 from fedbnn_core.packed.summary import macs
 
 __all__ = ["ChipSizes", "chip_sizes", "parse_size"]
@@ -23,7 +23,7 @@ _UNITS = {"": 1, "k": 1024, "m": 1024 * 1024}
 
 @dataclass(frozen=True)
 class ChipSizes:
-    """Memory and work of a network on a 32-bit chip, without the rest of the program."""
+    """Memory and work of a network on a 32-bit chip, without the other code."""
 
     network_bytes: int
     """Constants, in flash."""
@@ -64,7 +64,7 @@ def chip_sizes(graph: Graph) -> ChipSizes:
         The network has an operation that chips are not given.
     """
     plan = plan_network(graph)
-    _, tables = network_source(graph, plan)
+    tables, _ = network_tables(graph, plan)
     names = sum(len(name.encode()) + 1 + 4 for name in graph.class_names)
     height, width, channels = graph.input_shape
     binary, real = macs(graph)

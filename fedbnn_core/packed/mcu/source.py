@@ -10,7 +10,7 @@ from fedbnn_core.packed.mcu.plan import Buffer, Layer, Plan
 from fedbnn_core.packed.reference import fma
 from fedbnn_core.packed.summary import macs
 
-__all__ = ["ConstantTables", "network_source", "pixel_limits"]
+__all__ = ["ConstantTables", "network_source", "network_tables", "pixel_limits"]
 
 _LINE = 88
 _NONE = "FBNN_NONE"
@@ -28,25 +28,23 @@ def pixel_limits(graph: Graph) -> npt.NDArray[np.uint16]:
         graph.pixel_scale,
         graph.pixel_shift,
     )
-    return (values < 0).sum(axis=0).astype(np.uint16)
+    return np.asarray(np.count_nonzero(values < 0, axis=0), np.uint16)
 
 
 class ConstantTables:
-    """The arrays of a network: their C definitions and their bytes."""
+    """The arrays of a network, for `network.c`."""
 
     def __init__(self) -> None:
-        self.definitions: list[str] = []
-        self.size = 0
+        self._arrays: list[tuple[str, str, npt.NDArray[np.generic]]] = []
+
+    @property
+    def size(self) -> int:
+        """Return their bytes; compilers may align bytes like words."""
+        return sum(-(-values.nbytes // 4) * 4 for _, _, values in self._arrays)
 
     def add(self, name: str, ctype: str, values: npt.NDArray[np.generic]) -> str:
         """Define an array and return its name."""
-        flat = values.reshape(-1)
-        lines = _wrap(_literal(value) for value in flat.tolist())
-        self.definitions.append(
-            f"static const {ctype} {name}[{flat.size}] = {{\n{lines}}};\n"
-        )
-        # Compilers may align an array of bytes like one of words.
-        self.size += -(-flat.nbytes // 4) * 4
+        self._arrays.append((name, ctype, values.reshape(-1)))
         return name
 
     def optional(
@@ -55,18 +53,30 @@ class ConstantTables:
         """Define an array if there is one; return its name or NULL."""
         return "NULL" if values is None else self.add(name, ctype, values)
 
+    def definitions(self) -> str:
+        """Return the arrays in C."""
+        return "\n".join(
+            f"static const {ctype} {name}[{values.size}] = {{\n"
+            f"{_wrap(_literal(value) for value in values.tolist())}}};\n"
+            for name, ctype, values in self._arrays
+        )
 
-def network_source(graph: Graph, plan: Plan) -> tuple[str, ConstantTables]:
-    """Return `network.c` and its tables."""
+
+def network_tables(graph: Graph, plan: Plan) -> tuple[ConstantTables, list[str]]:
+    """Return the arrays of a network and the C records of its layers."""
     tables = ConstantTables()
-    # Without a layer that reads floats or bits of pixels one of these is not needed.
-    scale = tables.add("pixel_scale", "float", graph.pixel_scale)
-    shift = tables.add("pixel_shift", "float", graph.pixel_shift)
-    limits = tables.add("pixel_limits", "uint16_t", pixel_limits(graph))
+    tables.add("pixel_scale", "float", graph.pixel_scale)
+    tables.add("pixel_shift", "float", graph.pixel_shift)
+    tables.add("pixel_limits", "uint16_t", pixel_limits(graph))
     records = [_record(i, layer, tables) for i, layer in enumerate(plan.layers)]
-    names = ",\n    ".join(_string(name) for name in graph.class_names)
+    return tables, records
+
+
+def network_source(graph: Graph, plan: Plan) -> str:
+    """Return `network.c`."""
+    tables, records = network_tables(graph, plan)
     height, width, channels = graph.input_shape
-    text = _TEMPLATE.format(
+    return _TEMPLATE.format(
         architecture="".join(
             c for c in graph.architecture if c.isascii() and (c.isalnum() or c in "-_.")
         ),
@@ -76,16 +86,12 @@ def network_source(graph: Graph, plan: Plan) -> tuple[str, ConstantTables]:
         classes=len(graph.class_names),
         macs=min(sum(macs(graph)), 2**32 - 1),
         checks="\n".join(_check(buffer) for buffer in plan.buffers),
-        tables="\n".join(tables.definitions),
+        tables=tables.definitions(),
         records="\n".join(records),
         count=len(records),
-        names=names,
-        scale=scale,
-        shift=shift,
-        limits=limits,
+        names=",\n    ".join(_string(name) for name in graph.class_names),
         logits=plan.logits.offset,
     )
-    return text, tables
 
 
 def _record(index: int, layer: Layer, tables: ConstantTables) -> str:
@@ -229,7 +235,7 @@ static union {{
     float floats[FBNN_ARENA_BYTES / 4];
     uint8_t bytes[FBNN_ARENA_BYTES];
 }} arena;
-_Static_assert(sizeof arena == FBNN_ARENA_BYTES, "the arena has the size of the export");
+_Static_assert(sizeof arena == FBNN_ARENA_BYTES, "size of the export");
 
 {tables}
 static const fbnn_layer layers[{count}] = {{
@@ -244,7 +250,7 @@ static fbnn_model model = {{fbnn_model_data, arena.bytes}};
 const fbnn_network fbnn_model_data[1] = {{{{
     FBNN_MAGIC,
     {{{height}, {width}, {channels}, {classes}, FBNN_ARENA_BYTES, {macs}u}},
-    {scale}, {shift}, {limits},
+    pixel_scale, pixel_shift, pixel_limits,
     layers, {count}, {logits},
     class_names, &model}}}};
 const size_t fbnn_model_size = sizeof fbnn_model_data;

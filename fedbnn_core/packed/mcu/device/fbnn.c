@@ -32,7 +32,7 @@ typedef struct {
 typedef struct {
     int32_t m;
     int32_t e;
-} parts; /* of a float: m * 2^e; 2^23 <= |m| < 2^24, or 0 */
+} parts; /* of a float: m * 2^e; 2^23 <= |m| < 2^24, or 0 with an e below all others */
 
 INLINE parts split(float value) {
     uint32_t bits;
@@ -43,6 +43,8 @@ INLINE parts split(float value) {
         m |= 0x800000u;
     } else if (m) {
         for (e = 1; m < 0x800000u; e--) m <<= 1;
+    } else {
+        e = -1000;
     }
     parts p = {bits >> 31 ? -(int32_t)m : (int32_t)m, e - 150};
     return p;
