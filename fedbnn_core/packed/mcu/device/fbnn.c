@@ -16,10 +16,10 @@
 #define INLINE static inline
 #define SEPARATE static
 #endif
-_Static_assert(sizeof(float) == 4, "floats have 32 bits");
+_Static_assert(sizeof(float) == 4 && sizeof(int) >= 4, "a chip with 32 bits");
 _Static_assert(-3 >> 1 == -2, "shifts of negative numbers round down");
 
-/* ---- Float arithmetic with integers ------------------------------------------------
+/* Float arithmetic with integers.
  *
  * The file format asks for sums in binary64 and for fused multiply-adds. Chips have
  * neither, so both are done here with 64-bit integers, and round as they would. */
@@ -198,8 +198,6 @@ SEPARATE float sum_of_products(const parts *a, const weights *w, uint32_t n, par
     return sum_in_order(a, w, n, bias);
 }
 
-/* ---- Bits --------------------------------------------------------------------------- */
-
 static int bit_at(const uint8_t *bits, uint32_t i) { return bits[i >> 3] >> (i & 7) & 1; }
 
 /* Three words, bit by bit: x + y + z = one + 2 two. */
@@ -263,7 +261,7 @@ SEPARATE void count_mismatches(const uint32_t *patch, const uint32_t *filter,
         *counts++ = (uint16_t)mismatches(patch, filter, words);
 }
 
-/* ---- Layers, one row of the output at a time ---------------------------------------- */
+/* Layers, one row of the output at a time. */
 
 typedef struct {
     const fbnn_network *network;
@@ -522,8 +520,6 @@ static void run_linear(const task *t) {
         for (uint32_t i = 0; i < n; i++) *to++ = split(values[i * l->in_c + c]);
     multiply(t, 0, patch);
 }
-
-/* ---- The network -------------------------------------------------------------------- */
 
 static void run_row(const task *t) {
     switch (t->layer->kind) {

@@ -57,7 +57,8 @@ void board_print(const char *text) { semihosting(SYS_WRITE0, text); }
 
 uint32_t board_instructions(uint32_t since) {
     uint32_t count;
-    __asm__ volatile(".option push\n .option arch, +zicsr\n csrr %0, minstret\n .option pop"
+    __asm__ volatile(".option push\n .option arch, +zicsr\n"
+                     "csrr %0, minstret\n .option pop"
                      : "=r"(count));
     return count - since;
 }
