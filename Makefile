@@ -33,7 +33,7 @@ test-cpus: $(STAMP) ## Run the tests that train as CPUs with fewer instructions 
 	@$(BIN)/python -m tests.cpu_settings $(ARGS)
 
 test-deploy: $(STAMP) ## Run the deployment tests: fleets, faults, images (20 minutes; root for some)
-	@$(BIN)/python -m pytest -m 'deploy or slow' tests/deploy $(ARGS)
+	@$(BIN)/python -m pytest -m 'deploy or slow' tests/deploy tests/packed/mcu $(ARGS)
 
 check: $(STAMP) ## Lint, check the formatting and the types
 	@$(BIN)/ruff check .
@@ -60,7 +60,7 @@ fuzz: $(STAMP) ## Fuzz the packed reader and runtime (needs clang; FUZZ_RUNS=100
 
 system-deps: ## Install what optional tests and make fuzz use (Debian or Ubuntu, as root)
 	@apt-get update -qq
-	@apt-get install -y --no-install-recommends buildah chromium chromium-driver clang dataset-fashion-mnist debootstrap gcc gcc-aarch64-linux-gnu iproute2 libc6-dev-arm64-cross libclang-rt-dev make qemu-user
+	@apt-get install -y --no-install-recommends buildah chromium chromium-driver clang dataset-fashion-mnist debootstrap gcc gcc-aarch64-linux-gnu gcc-arm-none-eabi gcc-riscv64-unknown-elf iproute2 libc6-dev-arm64-cross libclang-rt-dev libnewlib-arm-none-eabi make picolibc-riscv64-unknown-elf qemu-system-arm qemu-system-misc qemu-user
 
 clean: ## Remove .venv, caches and build products (runs/ is kept)
 	@rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .flwr

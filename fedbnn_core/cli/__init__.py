@@ -21,6 +21,7 @@ from fedbnn_core.cli import (
     evaluate,
     experiment,
     export,
+    fit_check,
     fleet,
     info,
     partition,
@@ -69,6 +70,7 @@ app.command("dashboard")(dashboard.dashboard)
 app.command("device")(device.device)
 app.command("evaluate")(evaluate.evaluate)
 app.command("export")(export.export)
+app.command("fit-check")(fit_check.fit_check)
 app.command("info")(info.info)
 app.command("partition")(partition.partition)
 app.command("predict")(predict.predict)

@@ -28,12 +28,30 @@ def run(
         -1.0, help="GPUs that a client occupies; by default a tenth if there is one."
     ),
     verbose: bool = typer.Option(False, help="Show all of Flower's output."),
+    target_ram: Annotated[
+        str | None,
+        typer.Option(help="Train only what fits a chip with this RAM, as 64k."),
+    ] = None,
+    target_flash: Annotated[
+        str | None,
+        typer.Option(help="Train only what fits a chip with this flash, as 128k."),
+    ] = None,
 ) -> None:
     """Train in a simulated federation on this machine."""
     console = Console(highlight=False)
+    overrides = parse_overrides(config or [])
+    if target_ram is not None or target_flash is not None:
+        from fedbnn_core.cli.fit_check import check_fit
+
+        check_fit(
+            overrides,
+            target_ram=target_ram,
+            target_flash=target_flash,
+            console=console,
+        )
     console.print(f"Starting a simulated federation of {clients} clients ...")
     follow_simulation(
-        parse_overrides(config or []),
+        overrides,
         clients=clients,
         cpus_per_client=cpus_per_client,
         gpus_per_client=gpus_per_client,

@@ -77,7 +77,9 @@ def conv_graph(case: Conv, rng: np.random.Generator) -> tuple[Graph, np.ndarray]
     return graph, np.where(positive, 1, -1)
 
 
-def everything(channels: int, rng: np.random.Generator) -> Graph:
+def everything(
+    channels: int, rng: np.random.Generator, *, layer_norm: bool = True
+) -> Graph:
     """Return a graph that uses every operation, flag and epilogue once."""
     builder = GraphBuilder()
     image = builder.add(Kind.INPUT, 3)
@@ -129,14 +131,15 @@ def everything(channels: int, rng: np.random.Generator) -> Graph:
         **affine(rng, channels),
         **window,
     )
-    value = builder.add(
-        Kind.LAYERNORM,
-        channels,
-        value,
-        gain=floats(rng, channels),
-        offset=floats(rng, channels),
-        epsilon=1e-6,
-    )
+    if layer_norm:
+        value = builder.add(
+            Kind.LAYERNORM,
+            channels,
+            value,
+            gain=floats(rng, channels),
+            offset=floats(rng, channels),
+            epsilon=1e-6,
+        )
     pooled = builder.add(
         Kind.BITPOOL,
         channels,

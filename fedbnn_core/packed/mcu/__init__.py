@@ -1,0 +1,1 @@
+"""Packed networks as C for microcontrollers: no heap, no threads, no files."""
