@@ -4,7 +4,8 @@ The functions are those of `torch_steps`, with the same results; signs are bits,
 are int16 and the rounded gradient is a byte per value in a layout of its own.
 """
 
-from types import ModuleType
+from importlib import import_module
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,10 +13,11 @@ from torch import Tensor
 from fedbnn_core.binary.conv_shape import ConvShape, Pool
 from fedbnn_core.binary.rounding import LEVELS, Key
 
+_train: Any
 try:
-    from fedbnn_core.binary import _train
+    _train = import_module("fedbnn_core.binary._train")
 except ImportError:  # no C compiler at installation
-    _train: ModuleType | None = None  # type: ignore[no-redef]
+    _train = None
 
 __all__ = [
     "affine",
@@ -76,9 +78,7 @@ def _rows(x: Tensor) -> Tensor:
 
 def _empty(shape: ConvShape, size: tuple[int, int], dtype: torch.dtype) -> Tensor:
     n, c = shape.batch, shape.out_channels
-    return torch.empty(
-        (n, c, *size), dtype=dtype, memory_format=torch.channels_last
-    )
+    return torch.empty((n, c, *size), dtype=dtype, memory_format=torch.channels_last)
 
 
 def signs(x: Tensor, steep: float, limit: float) -> tuple[Tensor, Tensor]:
@@ -88,7 +88,13 @@ def signs(x: Tensor, steep: float, limit: float) -> tuple[Tensor, Tensor]:
     bits = torch.empty((n, h, w, (c + 7) // 8), dtype=torch.uint8)
     code = torch.empty((n, h, w, c), dtype=torch.uint8)
     _train.signs(
-        _kernel, x.data_ptr(), n * h * w, c, steep, limit, bits.data_ptr(),
+        _kernel,
+        x.data_ptr(),
+        n * h * w,
+        c,
+        steep,
+        limit,
+        bits.data_ptr(),
         code.data_ptr(),
     )
     return bits, code
@@ -115,8 +121,13 @@ def moments(shape: ConvShape, y: Tensor) -> tuple[Tensor, Tensor]:
     channels = y.shape[1]
     sums, squares = torch.empty((2, channels), dtype=torch.int64)
     _train.moments(
-        _kernel, y.data_ptr(), y.numel() // channels, channels, shape.fan_in,
-        sums.data_ptr(), squares.data_ptr(),
+        _kernel,
+        y.data_ptr(),
+        y.numel() // channels,
+        channels,
+        shape.fan_in,
+        sums.data_ptr(),
+        squares.data_ptr(),
     )
     return sums, squares
 
@@ -126,8 +137,13 @@ def affine(y: Tensor, gain: Tensor, offset: Tensor) -> Tensor:
     out = torch.empty_like(y, dtype=torch.float32)
     channels = y.shape[1]
     _train.affine(
-        _kernel, y.data_ptr(), y.numel() // channels, channels, gain.data_ptr(),
-        offset.data_ptr(), out.data_ptr(),
+        _kernel,
+        y.data_ptr(),
+        y.numel() // channels,
+        channels,
+        gain.data_ptr(),
+        offset.data_ptr(),
+        out.data_ptr(),
     )
     return out
 
@@ -137,8 +153,14 @@ def norm_sums(dz: Tensor, y: Tensor, mean: Tensor) -> tuple[Tensor, Tensor]:
     dz, channels = _rows(dz), y.shape[1]
     sums, products = torch.empty((2, channels), dtype=torch.float64)
     _train.norm_sums(
-        _kernel, dz.data_ptr(), y.data_ptr(), y.numel() // channels, channels,
-        mean.data_ptr(), sums.data_ptr(), products.data_ptr(),
+        _kernel,
+        dz.data_ptr(),
+        y.data_ptr(),
+        y.numel() // channels,
+        channels,
+        mean.data_ptr(),
+        sums.data_ptr(),
+        products.data_ptr(),
     )
     return sums, products
 
@@ -146,11 +168,9 @@ def norm_sums(dz: Tensor, y: Tensor, mean: Tensor) -> tuple[Tensor, Tensor]:
 def round_output_gradient(
     shape: ConvShape,
     dz: Tensor,
-    y: Tensor,
-    gain: Tensor | None,
-    constant: Tensor,
-    linear: Tensor,
-    flip: Tensor,
+    y: Tensor | None,
+    normed: Tensor | None,
+    norm: Tensor | None,
     pooling: Pool,
     bits: int,
     key: Key,
@@ -159,36 +179,52 @@ def round_output_gradient(
     _, size = _train.sizes(shape)
     rounded = torch.empty(size, dtype=torch.uint8)
     dz = _rows(dz)
-    no_norm = gain is None
-    parts = (gain, constant, linear, flip)
+    parts = [0] * 5
+    if norm is not None and y is not None:
+        parts = [y.data_ptr(), *(part.data_ptr() for part in norm)]
     scale = _train.round(
-        _kernel, shape, dz.data_ptr(), 0 if no_norm else y.data_ptr(),
-        *(0 if no_norm or p is None else p.data_ptr() for p in parts),
-        pooling.value, LEVELS[bits], *key, rounded.data_ptr(),
+        _kernel,
+        shape,
+        dz.data_ptr(),
+        *parts,
+        pooling.value,
+        LEVELS[bits],
+        *key,
+        rounded.data_ptr(),
     )
     return rounded, scale
 
 
 def input_gradient(
-    shape: ConvShape, q: Tensor, weight: Tensor, code: Tensor, factor: float
+    shape: ConvShape,
+    q: Tensor,
+    weight: Tensor,
+    code: Tensor,
+    scale: float,
+    unit: float,
 ) -> Tensor:
-    """Return conv^T(q, weight) * code * factor."""
+    """Return conv^T(q, weight) * code * (scale * unit)."""
     size = (shape.batch, shape.in_channels, shape.height, shape.width)
     dx = torch.empty(size, memory_format=torch.channels_last)
     weight = _rows(weight)
     _train.input_gradient(
-        _kernel, shape, q.data_ptr(), weight.data_ptr(), code.data_ptr(),
-        factor, dx.data_ptr(),
+        _kernel,
+        shape,
+        q.data_ptr(),
+        weight.data_ptr(),
+        code.data_ptr(),
+        scale * unit,
+        dx.data_ptr(),
     )
     return dx
 
 
 def weight_gradient(
-    shape: ConvShape, q: Tensor, a: Tensor, factor: float, like: Tensor
+    shape: ConvShape, q: Tensor, a: Tensor, scale: float, like: Tensor
 ) -> Tensor:
-    """Return corr(a, q) * factor in the shape of ``like``."""
+    """Return corr(a, q) * scale in the shape of ``like``."""
     dw = torch.empty(like.shape)
     _train.weight_gradient(
-        _kernel, shape, q.data_ptr(), a.data_ptr(), factor, dw.data_ptr()
+        _kernel, shape, q.data_ptr(), a.data_ptr(), scale, dw.data_ptr()
     )
     return dw

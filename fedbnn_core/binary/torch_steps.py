@@ -7,6 +7,7 @@ All values are small whole numbers held in float32, where sums stay exact below 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.grad import conv2d_input, conv2d_weight
 
 from fedbnn_core.binary.conv_shape import ConvShape, Pool
 from fedbnn_core.binary.rounding import Key, round_gradient
@@ -75,49 +76,47 @@ def norm_sums(dz: Tensor, y: Tensor, mean: Tensor) -> tuple[Tensor, Tensor]:
 def round_output_gradient(
     shape: ConvShape,
     dz: Tensor,
-    y: Tensor,
-    gain: Tensor | None,
-    constant: Tensor,
-    linear: Tensor,
-    flip: Tensor,
+    y: Tensor | None,
+    normed: Tensor | None,
+    norm: Tensor | None,
     pooling: Pool,
     bits: int,
     key: Key,
 ) -> tuple[Tensor, Tensor]:
     """Return dL/dy rounded to so many bits, and its scale.
 
-    With a batch norm behind the convolution dL/dy = gain * dz + constant + linear * y;
-    a max-pool before or behind the norm hands dz to the first of the largest values.
-    ``gain`` is None where no norm follows: dL/dy = dz.
+    Behind a batch norm dL/dy = gain * dz + constant + linear * y, where ``norm`` holds
+    gain, constant, linear and flip of every channel. A max-pool before or behind the
+    norm hands dz to the first of the largest values; ``normed`` is y as the norm, or
+    the pool behind it, saw it. Without a norm dL/dy = dz.
     """
-    if gain is None:
+    if norm is None or y is None or normed is None:
         return round_gradient(dz, bits, key)
-
-    def per_channel(v: Tensor) -> Tensor:
-        return v[:, None, None]
-
-    spread = gain[:, None, None] * dz
+    gain, constant, linear, flip = norm[:, :, None, None]
+    spread = gain * dz
     if pooling is Pool.NONE:
-        dy = spread + (per_channel(constant) + per_channel(linear) * y)
-        return round_gradient(dy, bits, key)
-    ordered = y * per_channel(flip) if pooling is Pool.AFTER else y
-    largest, where = F.max_pool2d(ordered, 2, return_indices=True)
-    size = list(y.shape[2:])
+        return round_gradient(spread + (constant + linear * y), bits, key)
+    if pooling is Pool.BEFORE:
+        spread = spread + (constant + linear * normed)
+    ordered = y * flip
+    _, where = F.max_pool2d(ordered, 2, return_indices=True)
+    dy = F.max_unpool2d(spread, where, [2, 2], output_size=list(y.shape[2:]))
     if pooling is Pool.AFTER:
-        dy = F.max_unpool2d(spread, where, 2, output_size=size)
-        dy = dy + (per_channel(constant) + per_channel(linear) * y)
-    else:
-        dm = spread + (per_channel(constant) + per_channel(linear) * largest)
-        dy = F.max_unpool2d(dm, where, 2, output_size=size)
+        dy = dy + (constant + linear * y)
     return round_gradient(dy, bits, key)
 
 
 def input_gradient(
-    shape: ConvShape, q: Tensor, weight: Tensor, code: Tensor, factor: Tensor
+    shape: ConvShape,
+    q: Tensor,
+    weight: Tensor,
+    code: Tensor,
+    scale: Tensor,
+    unit: float,
 ) -> Tensor:
-    """Return conv^T(q, weight) * code * factor."""
+    """Return conv^T(q, weight) * code * (scale * unit)."""
     input_size = (q.shape[0], shape.in_channels, shape.height, shape.width)
-    sums = torch.nn.grad.conv2d_input(
+    sums: Tensor = conv2d_input(  # type: ignore[no-untyped-call]
         input_size,
         weight,
         q,
@@ -125,14 +124,14 @@ def input_gradient(
         padding=shape.padding,
         groups=shape.groups,
     )
-    return (sums * code) * factor
+    return (sums * code) * (scale.to(torch.float64) * unit).to(sums.dtype)
 
 
 def weight_gradient(
-    shape: ConvShape, q: Tensor, a: Tensor, factor: Tensor, like: Tensor
+    shape: ConvShape, q: Tensor, a: Tensor, scale: Tensor, like: Tensor
 ) -> Tensor:
-    """Return corr(a, q) * factor in the shape of ``like``; padded taps are +1."""
-    sums = torch.nn.grad.conv2d_weight(
+    """Return corr(a, q) * scale in the shape of ``like``; padded taps are +1."""
+    sums: Tensor = conv2d_weight(  # type: ignore[no-untyped-call]
         a.to(q.dtype) - 1,
         like.shape,
         q,
@@ -140,4 +139,4 @@ def weight_gradient(
         padding=shape.padding,
         groups=shape.groups,
     )
-    return (sums + q.sum(dim=(0, 2, 3))[:, None, None, None]) * factor
+    return (sums + q.sum(dim=(0, 2, 3))[:, None, None, None]) * scale
