@@ -82,34 +82,27 @@ class _ConvolveSigns(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         a, code, weight = ctx.saved_tensors
         shape, _, bits, key = ctx.settings
-        q, scale = ctx.steps.round_output_gradient(
-            shape, grad, None, None, None, Pool.NONE, bits, key
-        )
-        return _products(ctx, q, scale, a, code, weight)
+        rounded = ctx.steps.round_output_gradient(shape, grad, bits, key)
+        return _products(ctx, rounded, a, code, weight)
 
 
 def _products(
-    ctx: Any, q: Tensor, scale: Any, a: Tensor, code: Tensor, weight: Tensor
+    ctx: Any, rounded: Any, a: Tensor, code: Tensor, weight: Tensor
 ) -> tuple[Tensor | None, ...]:
     """Return dL/dx and dL/db, and None for the other arguments of the function."""
     shape, surrogate = ctx.settings[:2]
     dx = dw = None
     if ctx.needs_input_grad[0]:
-        dx = ctx.steps.input_gradient(shape, q, weight, code, scale, surrogate.unit)
+        dx = ctx.steps.input_gradient(shape, rounded, weight, code, surrogate.unit)
     if ctx.needs_input_grad[1]:
-        dw = ctx.steps.weight_gradient(shape, q, a, scale, weight)
+        dw = ctx.steps.weight_gradient(shape, rounded, a, weight)
     return (dx, dw, *(None,) * 4)
 
 
 class _NormalizedConv(torch.autograd.Function):
     """Batch norm, and a 2 x 2 max-pool before or behind it, of a convolution of signs.
 
-    With d = y - mean and z = d / sigma * gamma + beta over n values of a channel,
-
-        dL/dy = gamma/sigma * (dz - sum(dz)/n - d/sigma^2 * sum(dz * d)/n)
-
-    is gain * dz + constant + linear * y. A norm is monotone: the pool behind it takes
-    the largest sum, or the smallest where gamma is negative.
+    The steps' `normalize` and `norm_gradient` hold the formulas.
     """
 
     @staticmethod
@@ -125,45 +118,24 @@ class _NormalizedConv(torch.autograd.Function):
         beta: Tensor,
         eps: float,
         pool: Pool,
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor]:
         ctx.steps = steps = steps_for(shape, x)
         a, code = steps.signs(x, surrogate.steep, surrogate.limit)
         y = steps.convolve(shape, a, weight)
-        flip = torch.ones_like(gamma)
-        normed = steps.pool(shape, y, flip) if pool is Pool.BEFORE else y
-        count = normed.numel() // shape.out_channels
-        sums, squares = steps.moments(shape, normed)
-        mean = sums / float(count)
-        variance = (squares / float(count) - mean.square()).clamp_(min=0.0)
-        inverse = (variance + eps).rsqrt()
-        gain = gamma * inverse
-        offset = beta - mean * gain
-        if pool is Pool.AFTER:
-            flip = torch.where(gamma < 0, -1.0, flip)
-            normed = steps.pool(shape, y, flip)
-        out = steps.affine(normed, gain.to(x.dtype), offset.to(x.dtype))
-        ctx.save_for_backward(a, code, y, weight, gain, mean, inverse, flip)
-        ctx.settings = (shape, surrogate, bits, key, pool, count)
-        ctx.mark_non_differentiable(mean, variance)
-        return out, mean, variance
+        out, saved = steps.normalize(shape, y, gamma, beta, eps, pool)
+        ctx.save_for_backward(a, code, y, weight, gamma, saved)
+        ctx.settings = (shape, surrogate, bits, key, pool)
+        ctx.mark_non_differentiable(saved)
+        return out, saved
 
     @staticmethod
-    def backward(
-        ctx: Any, dz: Tensor, _mean: Tensor, _variance: Tensor
-    ) -> tuple[Tensor | None, ...]:
-        a, code, y, weight, gain, mean, inverse, flip = ctx.saved_tensors
-        shape, _, bits, key, pool, count = ctx.settings
-        steps, dtype = ctx.steps, dz.dtype
-        normed = y if pool is Pool.NONE else steps.pool(shape, y, flip)
-        sums, products = steps.norm_sums(dz, normed, mean.to(dtype))
-        linear = gain * inverse.square() * products / -float(count)
-        constant = gain * sums / -float(count) - linear * mean
-        norm = torch.stack((gain, constant, linear, flip)).to(dtype)
-        q, scale = steps.round_output_gradient(
-            shape, dz, y, normed, norm, pool, bits, key
+    def backward(ctx: Any, dz: Tensor, _saved: Tensor) -> tuple[Tensor | None, ...]:
+        a, code, y, weight, gamma, saved = ctx.saved_tensors
+        shape, _, bits, key, pool = ctx.settings
+        rounded, dgamma, dbeta = ctx.steps.norm_gradient(
+            shape, dz, y, gamma, saved, pool, bits, key
         )
-        gradients = _products(ctx, q, scale, a, code, weight)
-        dgamma, dbeta = (products * inverse).to(dtype), sums.to(dtype)
+        gradients = _products(ctx, rounded, a, code, weight)
         return (*gradients, dgamma, dbeta, None, None)
 
 
@@ -209,10 +181,11 @@ def normalized_conv(
 
     ``gamma`` and ``beta`` are the norm's weight and bias.
     """
-    out, mean, variance = _NormalizedConv.apply(  # type: ignore[no-untyped-call]
+    out, saved = _NormalizedConv.apply(  # type: ignore[no-untyped-call]
         x, weight, shape, surrogate, bits, key, gamma, beta, eps, pool
     )
     height, width = shape.output
     if pool is Pool.BEFORE:
         height, width = height // 2, width // 2
+    mean, variance = saved[:2]
     return out, Statistics(mean, variance, shape.batch * height * width)

@@ -20,19 +20,21 @@ except ImportError:  # no C compiler at installation
     _train = None
 
 __all__ = [
-    "affine",
+    "Rounded",
     "convolve",
     "input_gradient",
     "kernels",
-    "moments",
-    "norm_sums",
-    "pool",
+    "norm_gradient",
+    "normalize",
     "round_output_gradient",
     "signs",
     "supports",
     "use_kernel",
     "weight_gradient",
 ]
+
+Rounded = tuple[Tensor, float]
+"""Bytes q + 128, with zeros around every image, and the scale s."""
 
 _MAX_CHANNELS, _MAX_FAN_IN = 16384, 32767
 _kernel = "auto"
@@ -108,102 +110,75 @@ def convolve(shape: ConvShape, a: Tensor, weight: Tensor) -> Tensor:
     return y
 
 
-def pool(shape: ConvShape, y: Tensor, flip: Tensor) -> Tensor:
-    """Return the largest of 2 x 2 values of y * flip, times flip."""
-    height, width = shape.output
-    out = _empty(shape, (height // 2, width // 2), torch.int16)
-    _train.pool(_kernel, shape, y.data_ptr(), flip.data_ptr(), out.data_ptr())
-    return out
-
-
-def moments(shape: ConvShape, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Return sum(y) and sum(y^2) of every channel, int64."""
-    channels = y.shape[1]
-    sums, squares = torch.empty((2, channels), dtype=torch.int64)
-    _train.moments(
+def normalize(
+    shape: ConvShape, y: Tensor, gamma: Tensor, beta: Tensor, eps: float, pool: Pool
+) -> tuple[Tensor, Tensor]:
+    """Return the batch norm of y, pooled if asked, and what its gradient needs."""
+    size = shape.output
+    if pool is not Pool.NONE:
+        size = size[0] // 2, size[1] // 2
+    out = _empty(shape, size, torch.float32)
+    saved = torch.empty((4, shape.out_channels), dtype=torch.float64)
+    _train.normalize(
         _kernel,
+        shape,
         y.data_ptr(),
-        y.numel() // channels,
-        channels,
-        shape.fan_in,
-        sums.data_ptr(),
-        squares.data_ptr(),
-    )
-    return sums, squares
-
-
-def affine(y: Tensor, gain: Tensor, offset: Tensor) -> Tensor:
-    """Return y * gain + offset of every channel, float32."""
-    out = torch.empty_like(y, dtype=torch.float32)
-    channels = y.shape[1]
-    _train.affine(
-        _kernel,
-        y.data_ptr(),
-        y.numel() // channels,
-        channels,
-        gain.data_ptr(),
-        offset.data_ptr(),
+        pool.value,
+        gamma.data_ptr(),
+        beta.data_ptr(),
+        eps,
         out.data_ptr(),
+        saved.data_ptr(),
     )
-    return out
+    return out, saved
 
 
-def norm_sums(dz: Tensor, y: Tensor, mean: Tensor) -> tuple[Tensor, Tensor]:
-    """Return sum(dz) and sum(dz * (y - mean)) of every channel, float64."""
-    dz, channels = _rows(dz), y.shape[1]
-    sums, products = torch.empty((2, channels), dtype=torch.float64)
-    _train.norm_sums(
-        _kernel,
-        dz.data_ptr(),
-        y.data_ptr(),
-        y.numel() // channels,
-        channels,
-        mean.data_ptr(),
-        sums.data_ptr(),
-        products.data_ptr(),
-    )
-    return sums, products
-
-
-def round_output_gradient(
+def norm_gradient(
     shape: ConvShape,
     dz: Tensor,
-    y: Tensor | None,
-    normed: Tensor | None,
-    norm: Tensor | None,
-    pooling: Pool,
+    y: Tensor,
+    gamma: Tensor,
+    saved: Tensor,
+    pool: Pool,
     bits: int,
     key: Key,
-) -> tuple[Tensor, float]:
-    """Return dL/dy rounded to so many bits, and its scale."""
-    _, size = _train.sizes(shape)
-    rounded = torch.empty(size, dtype=torch.uint8)
+) -> tuple[Rounded, Tensor, Tensor]:
+    """Return dL/dy rounded, dL/dgamma and dL/dbeta, given dL/dout of `normalize`."""
+    q = torch.empty(_train.sizes(shape)[1], dtype=torch.uint8)
     dz = _rows(dz)
-    parts = [0] * 5
-    if norm is not None and y is not None:
-        parts = [y.data_ptr(), *(part.data_ptr() for part in norm)]
-    scale = _train.round(
+    dgamma, dbeta = torch.empty_like(gamma), torch.empty_like(gamma)
+    scale = _train.norm_gradient(
         _kernel,
         shape,
         dz.data_ptr(),
-        *parts,
-        pooling.value,
+        y.data_ptr(),
+        pool.value,
+        gamma.data_ptr(),
+        saved.data_ptr(),
         LEVELS[bits],
         *key,
-        rounded.data_ptr(),
+        q.data_ptr(),
+        dgamma.data_ptr(),
+        dbeta.data_ptr(),
     )
-    return rounded, scale
+    return (q, scale), dgamma, dbeta
+
+
+def round_output_gradient(shape: ConvShape, dy: Tensor, bits: int, key: Key) -> Rounded:
+    """Return dL/dy rounded to so many bits, and its scale."""
+    q = torch.empty(_train.sizes(shape)[1], dtype=torch.uint8)
+    dy = _rows(dy)
+    scale = _train.round(
+        _kernel, shape, dy.data_ptr(), LEVELS[bits], *key, q.data_ptr()
+    )
+    return q, scale
 
 
 def input_gradient(
-    shape: ConvShape,
-    q: Tensor,
-    weight: Tensor,
-    code: Tensor,
-    scale: float,
-    unit: float,
+    shape: ConvShape, rounded: Rounded, weight: Tensor, code: Tensor, unit: float
 ) -> Tensor:
-    """Return conv^T(q, weight) * code * (scale * unit)."""
+    """Return conv^T(q, weight) * code * (s * unit)."""
+    q, scale = rounded
     size = (shape.batch, shape.in_channels, shape.height, shape.width)
     dx = torch.empty(size, memory_format=torch.channels_last)
     weight = _rows(weight)
@@ -220,9 +195,10 @@ def input_gradient(
 
 
 def weight_gradient(
-    shape: ConvShape, q: Tensor, a: Tensor, scale: float, like: Tensor
+    shape: ConvShape, rounded: Rounded, a: Tensor, like: Tensor
 ) -> Tensor:
-    """Return corr(a, q) * scale in the shape of ``like``."""
+    """Return corr(a, q) * s in the shape of ``like``."""
+    q, scale = rounded
     dw = torch.empty(like.shape)
     _train.weight_gradient(
         _kernel, shape, q.data_ptr(), a.data_ptr(), scale, dw.data_ptr()

@@ -61,7 +61,9 @@ def round_gradient(grad: Tensor, bits: int, key: Key) -> tuple[Tensor, Tensor]:
     """
     levels = LEVELS[bits]
     largest = grad.abs().amax()
-    inverse = torch.where(largest > 0, levels / largest, 0.0)
+    # Of two tensors: torch divides a number by a tensor in two steps, rounding twice.
+    most = torch.full_like(largest, levels)
+    inverse = torch.where(largest > 0, most / largest, 0.0)
     q = (grad * inverse).add_(uniform(grad.shape, key, grad.device)).floor_()
     q = q.clamp_(-levels, levels)
-    return torch.where(largest.isfinite(), q, 0.0), largest / levels
+    return torch.where(largest.isfinite(), q, 0.0), largest / most

@@ -13,16 +13,18 @@ from fedbnn_core.binary.conv_shape import ConvShape, Pool
 from fedbnn_core.binary.rounding import Key, round_gradient
 
 __all__ = [
-    "affine",
+    "Rounded",
     "convolve",
     "input_gradient",
-    "moments",
-    "norm_sums",
-    "pool",
+    "norm_gradient",
+    "normalize",
     "round_output_gradient",
     "signs",
     "weight_gradient",
 ]
+
+Rounded = tuple[Tensor, Tensor]
+"""Whole numbers q and a scale s: the gradient is about q * s."""
 
 
 def signs(x: Tensor, steep: float, limit: float) -> tuple[Tensor, Tensor]:
@@ -50,71 +52,94 @@ def convolve(shape: ConvShape, a: Tensor, weight: Tensor) -> Tensor:
     )
 
 
-def pool(shape: ConvShape, y: Tensor, flip: Tensor) -> Tensor:
-    """Return the largest of 2 x 2 values of y * flip, times flip."""
-    return F.max_pool2d(y * flip[:, None, None], 2) * flip[:, None, None]
+def normalize(
+    shape: ConvShape, y: Tensor, gamma: Tensor, beta: Tensor, eps: float, pool: Pool
+) -> tuple[Tensor, Tensor]:
+    """Return the batch norm of y, pooled if asked, and what its gradient needs.
+
+    That is, float64 of every channel: mean, biased variance, 1/sigma and gain, with
+    which the norm is y * gain + (beta - mean * gain). It is monotone: a pool behind it
+    takes the largest sum, or the smallest where gamma is negative.
+    """
+    normed = F.max_pool2d(y, 2) if pool is Pool.BEFORE else y
+    count = float(normed.numel() // shape.out_channels)
+    wide = normed.to(torch.float64)
+    mean = wide.sum(dim=(0, 2, 3)) / count
+    variance = wide.square().sum(dim=(0, 2, 3)) / count - mean * mean
+    variance.clamp_(min=0.0)
+    inverse = (variance + eps).sqrt().reciprocal()
+    gain = gamma.to(torch.float64) * inverse
+    offset = beta.to(torch.float64) - mean * gain
+    if pool is Pool.AFTER:
+        flip = _flip(gamma)
+        normed = F.max_pool2d(y * flip, 2) * flip
+    out = normed * _per_channel(gain.to(y.dtype)) + _per_channel(offset.to(y.dtype))
+    return out, torch.stack((mean, variance, inverse, gain))
 
 
-def moments(shape: ConvShape, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Return sum(y) and sum(y^2) of every channel, float64."""
-    wide = y.to(torch.float64)
-    return wide.sum(dim=(0, 2, 3)), wide.square().sum(dim=(0, 2, 3))
+def _per_channel(values: Tensor) -> Tensor:
+    return values[:, None, None]
 
 
-def affine(y: Tensor, gain: Tensor, offset: Tensor) -> Tensor:
-    """Return y * gain + offset of every channel."""
-    return (y * gain[:, None, None]).add_(offset[:, None, None])
+def _flip(gamma: Tensor) -> Tensor:
+    return _per_channel(torch.where(gamma < 0, -1.0, 1.0).to(gamma.dtype))
 
 
-def norm_sums(dz: Tensor, y: Tensor, mean: Tensor) -> tuple[Tensor, Tensor]:
-    """Return sum(dz) and sum(dz * (y - mean)) of every channel, float64."""
-    centred = y - mean[:, None, None]
-    products = (dz * centred).sum(dim=(0, 2, 3), dtype=torch.float64)
-    return dz.sum(dim=(0, 2, 3), dtype=torch.float64), products
-
-
-def round_output_gradient(
+def norm_gradient(
     shape: ConvShape,
     dz: Tensor,
-    y: Tensor | None,
-    normed: Tensor | None,
-    norm: Tensor | None,
-    pooling: Pool,
+    y: Tensor,
+    gamma: Tensor,
+    saved: Tensor,
+    pool: Pool,
     bits: int,
     key: Key,
-) -> tuple[Tensor, Tensor]:
-    """Return dL/dy rounded to so many bits, and its scale.
+) -> tuple[Rounded, Tensor, Tensor]:
+    """Return dL/dy rounded, dL/dgamma and dL/dbeta, given dL/dout of `normalize`.
 
-    Behind a batch norm dL/dy = gain * dz + constant + linear * y, where ``norm`` holds
-    gain, constant, linear and flip of every channel. A max-pool before or behind the
-    norm hands dz to the first of the largest values; ``normed`` is y as the norm, or
-    the pool behind it, saw it. Without a norm dL/dy = dz.
+    With d = y - mean over n values of a channel,
+
+        dL/dy = gain * (dz - sum(dz)/n - d/sigma^2 * sum(dz * d)/n)
+
+    is gain * dz + constant + linear * y. A pool hands its gradient to the first of the
+    largest values.
     """
-    if norm is None or y is None or normed is None:
-        return round_gradient(dz, bits, key)
-    gain, constant, linear, flip = norm[:, :, None, None]
-    spread = gain * dz
-    if pooling is Pool.NONE:
-        return round_gradient(spread + (constant + linear * y), bits, key)
-    if pooling is Pool.BEFORE:
-        spread = spread + (constant + linear * normed)
-    ordered = y * flip
-    _, where = F.max_pool2d(ordered, 2, return_indices=True)
-    dy = F.max_unpool2d(spread, where, [2, 2], output_size=list(y.shape[2:]))
-    if pooling is Pool.AFTER:
+    mean, _, inverse, gain = saved
+    where = None
+    normed, count = y, y.numel()
+    if pool is not Pool.NONE:
+        flip = _flip(gamma) if pool is Pool.AFTER else torch.ones_like(_flip(gamma))
+        largest, where = F.max_pool2d(y * flip, 2, return_indices=True)
+        normed = largest * flip
+        count = y.numel() if pool is Pool.AFTER else normed.numel()
+    share = -float(count // shape.out_channels)
+    centred = normed - _per_channel(mean.to(y.dtype))
+    sums = dz.sum(dim=(0, 2, 3), dtype=torch.float64)
+    products = (dz * centred).sum(dim=(0, 2, 3), dtype=torch.float64)
+    slope = gain * (inverse * inverse) * products / share
+    linear = _per_channel(slope.to(y.dtype))
+    constant = _per_channel((gain * sums / share - slope * mean).to(y.dtype))
+    dy = _per_channel(gain.to(y.dtype)) * dz
+    if pool is not Pool.AFTER:
+        dy = dy + (constant + linear * normed)
+    if where is not None:
+        dy = F.max_unpool2d(dy, where, [2, 2], output_size=list(y.shape[2:]))
+    if pool is Pool.AFTER:
         dy = dy + (constant + linear * y)
+    rounded = round_gradient(dy, bits, key)
+    return rounded, (products * inverse).to(y.dtype), sums.to(y.dtype)
+
+
+def round_output_gradient(shape: ConvShape, dy: Tensor, bits: int, key: Key) -> Rounded:
+    """Return dL/dy rounded to so many bits, and its scale."""
     return round_gradient(dy, bits, key)
 
 
 def input_gradient(
-    shape: ConvShape,
-    q: Tensor,
-    weight: Tensor,
-    code: Tensor,
-    scale: Tensor,
-    unit: float,
+    shape: ConvShape, rounded: Rounded, weight: Tensor, code: Tensor, unit: float
 ) -> Tensor:
-    """Return conv^T(q, weight) * code * (scale * unit)."""
+    """Return conv^T(q, weight) * code * (s * unit)."""
+    q, scale = rounded
     input_size = (q.shape[0], shape.in_channels, shape.height, shape.width)
     sums: Tensor = conv2d_input(  # type: ignore[no-untyped-call]
         input_size,
@@ -128,9 +153,10 @@ def input_gradient(
 
 
 def weight_gradient(
-    shape: ConvShape, q: Tensor, a: Tensor, scale: Tensor, like: Tensor
+    shape: ConvShape, rounded: Rounded, a: Tensor, like: Tensor
 ) -> Tensor:
-    """Return corr(a, q) * scale in the shape of ``like``; padded taps are +1."""
+    """Return corr(a, q) * s in the shape of ``like``; padded taps are +1."""
+    q, scale = rounded
     sums: Tensor = conv2d_weight(  # type: ignore[no-untyped-call]
         a.to(q.dtype) - 1,
         like.shape,

@@ -4,28 +4,6 @@
 
 #include "patches.h"
 
-int train_norm_sums(const train_kernels *k, const float *dz, const int16_t *y,
-                    size_t pixels, size_t channels, const float *mean, double *sums,
-                    double *products) {
-    enum { GROUP = 64 }; /* pixels summed in float32, before they go to float64 */
-    float *part = malloc(2 * channels * sizeof *part);
-    if (!part) return 0;
-    memset(sums, 0, channels * sizeof *sums);
-    memset(products, 0, channels * sizeof *products);
-    for (size_t first = 0; first < pixels; first += GROUP) {
-        size_t n = pixels - first < GROUP ? pixels - first : GROUP;
-        memset(part, 0, 2 * channels * sizeof *part);
-        k->add_norm_sums(dz + first * channels, y + first * channels, n, channels, mean,
-                         part, part + channels);
-        for (size_t c = 0; c < channels; c++) {
-            sums[c] += (double)part[c];
-            products[c] += (double)part[channels + c];
-        }
-    }
-    free(part);
-    return 1;
-}
-
 /* Write `rows` rows of dy from row `at` of image `n` on: two if windows are there. */
 static const float *gradient_of(const train_kernels *k, const geometry *g,
                                 const norm_gradient *norm, size_t n, size_t at,

@@ -1,4 +1,4 @@
-/* Forward: signs to bits, integer sums, their moments and maxima. */
+/* Forward: signs to bits, and the sums of their products. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -134,34 +134,4 @@ int train_forward(const train_kernels *k, const geometry *g, const uint8_t *bits
     free(counts);
     free(p.room);
     return done;
-}
-
-void train_pool(const train_kernels *k, const geometry *g, const int16_t *y,
-                const float *flip, int16_t *out) {
-    size_t row = g->wo * g->co;
-    for (size_t n = 0; n < g->n; n++, y += g->ho * row)
-        for (size_t at = 0; at + 1 < g->ho; at += 2, out += g->wo / 2 * g->co)
-            k->pool_row(y + at * row, y + (at + 1) * row, g->wo / 2, g->co, flip, out);
-}
-
-int train_moments(const train_kernels *k, const int16_t *y, size_t pixels,
-                  size_t channels, int bound, int64_t *sums, int64_t *squares) {
-    /* So many squares of at most bound^2 fit into 32 bits. */
-    size_t fit = (size_t)(INT32_MAX / ((int64_t)bound * bound));
-    size_t group = fit < 1 ? 1 : fit > 4096 ? 4096 : fit;
-    memset(sums, 0, channels * sizeof *sums);
-    memset(squares, 0, channels * sizeof *squares);
-    int32_t *narrow = malloc(2 * channels * sizeof *narrow);
-    if (!narrow) return 0;
-    for (size_t first = 0; first < pixels; first += group) {
-        size_t n = pixels - first < group ? pixels - first : group;
-        memset(narrow, 0, 2 * channels * sizeof *narrow);
-        k->add_moments(y + first * channels, n, channels, narrow, narrow + channels);
-        for (size_t c = 0; c < channels; c++) {
-            sums[c] += narrow[c];
-            squares[c] += narrow[channels + c];
-        }
-    }
-    free(narrow);
-    return 1;
 }

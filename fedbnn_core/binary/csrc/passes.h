@@ -57,11 +57,12 @@ static void pool_row(const int16_t *restrict upper, const int16_t *restrict lowe
 
 static void add_norm_sums(const float *restrict dz, const int16_t *restrict y, size_t n,
                           size_t channels, const float *restrict mean,
-                          float *restrict sums, float *restrict products) {
+                          double *restrict sums, double *restrict products) {
     for (size_t p = 0; p < n; p++, dz += channels, y += channels)
         for (size_t c = 0; c < channels; c++) {
-            sums[c] += dz[c];
-            products[c] += dz[c] * ((float)y[c] - mean[c]);
+            float product = dz[c] * ((float)y[c] - mean[c]);
+            sums[c] += (double)dz[c];
+            products[c] += (double)product;
         }
 }
 

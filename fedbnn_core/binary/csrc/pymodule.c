@@ -92,103 +92,72 @@ static PyObject *py_forward(PyObject *self, PyObject *args) {
     return finish(done);
 }
 
-/* pool(kernel, geometry, y, flip, out) */
-static PyObject *py_pool(PyObject *self, PyObject *args) {
+/* normalize(kernel, geometry, y, pool, gamma, beta, eps, out, saved) */
+static PyObject *py_normalize(PyObject *self, PyObject *args) {
     (void)self;
     const char *name;
     PyObject *numbers;
-    address y, flip, out;
+    address y, gamma, beta, out, saved;
+    int pool, done;
+    double eps;
     geometry g;
-    if (!PyArg_ParseTuple(args, "sOKKK", &name, &numbers, &y, &flip, &out)) return NULL;
+    if (!PyArg_ParseTuple(args, "sOKiKKdKK", &name, &numbers, &y, &pool, &gamma, &beta,
+                          &eps, &out, &saved))
+        return NULL;
     const train_kernels *k = kernels_of(name);
     if (!k || !take_geometry(numbers, &g)) return NULL;
     Py_BEGIN_ALLOW_THREADS
-    train_pool(k, &g, AT(int16_t, y), AT(float, flip), AT(int16_t, out));
-    Py_END_ALLOW_THREADS
-    Py_RETURN_NONE;
-}
-
-/* moments(kernel, y, pixels, channels, largest |y|, sums, squares) */
-static PyObject *py_moments(PyObject *self, PyObject *args) {
-    (void)self;
-    const char *name;
-    address y, sums, squares;
-    Py_ssize_t pixels, channels;
-    int bound, done;
-    if (!PyArg_ParseTuple(args, "sKnniKK", &name, &y, &pixels, &channels, &bound, &sums,
-                          &squares))
-        return NULL;
-    const train_kernels *k = kernels_of(name);
-    if (!k) return NULL;
-    Py_BEGIN_ALLOW_THREADS
-    done = train_moments(k, AT(int16_t, y), (size_t)pixels, (size_t)channels, bound,
-                         AT(int64_t, sums), AT(int64_t, squares));
+    done = train_normalize(k, &g, AT(int16_t, y), pool, AT(float, gamma),
+                           AT(float, beta), eps, AT(float, out), AT(double, saved));
     Py_END_ALLOW_THREADS
     return finish(done);
 }
 
-/* affine(kernel, y, pixels, channels, gain, offset, out) */
-static PyObject *py_affine(PyObject *self, PyObject *args) {
-    (void)self;
-    const char *name;
-    address y, gain, offset, out;
-    Py_ssize_t pixels, channels;
-    if (!PyArg_ParseTuple(args, "sKnnKKK", &name, &y, &pixels, &channels, &gain, &offset,
-                          &out))
-        return NULL;
-    const train_kernels *k = kernels_of(name);
-    if (!k) return NULL;
-    Py_BEGIN_ALLOW_THREADS
-    k->affine(AT(int16_t, y), (size_t)pixels, (size_t)channels, AT(float, gain),
-              AT(float, offset), AT(float, out));
-    Py_END_ALLOW_THREADS
-    Py_RETURN_NONE;
-}
-
-/* norm_sums(kernel, dz, y, pixels, channels, mean, sums, products) */
-static PyObject *py_norm_sums(PyObject *self, PyObject *args) {
-    (void)self;
-    const char *name;
-    address dz, y, mean, sums, products;
-    Py_ssize_t pixels, channels;
-    int done;
-    if (!PyArg_ParseTuple(args, "sKKnnKKK", &name, &dz, &y, &pixels, &channels, &mean,
-                          &sums, &products))
-        return NULL;
-    const train_kernels *k = kernels_of(name);
-    if (!k) return NULL;
-    Py_BEGIN_ALLOW_THREADS
-    done = train_norm_sums(k, AT(float, dz), AT(int16_t, y), (size_t)pixels,
-                           (size_t)channels, AT(float, mean), AT(double, sums),
-                           AT(double, products));
-    Py_END_ALLOW_THREADS
-    return finish(done);
-}
-
-/* round(kernel, geometry, dz, y or 0, gain, constant, linear, flip, pool, levels,
- *       key0, key1, rounded) -> scale */
-static PyObject *py_round(PyObject *self, PyObject *args) {
+/* norm_gradient(kernel, geometry, dz, y, pool, gamma, saved, levels, key0, key1,
+ *               rounded, dgamma, dbeta) -> scale */
+static PyObject *py_norm_gradient(PyObject *self, PyObject *args) {
     (void)self;
     const char *name;
     PyObject *numbers;
-    address dz, y, gain, constant, linear, flip, rounded;
+    address dz, y, gamma, saved, rounded, dgamma, dbeta;
     int pool, levels, done;
     unsigned first, second;
     geometry g;
     float scale = 0.0f;
-    if (!PyArg_ParseTuple(args, "sOKKKKKKiiIIK", &name, &numbers, &dz, &y, &gain,
-                          &constant, &linear, &flip, &pool, &levels, &first, &second,
+    if (!PyArg_ParseTuple(args, "sOKKiKKiIIKKK", &name, &numbers, &dz, &y, &pool, &gamma,
+                          &saved, &levels, &first, &second, &rounded, &dgamma, &dbeta))
+        return NULL;
+    const train_kernels *k = kernels_of(name);
+    if (!k || !take_geometry(numbers, &g)) return NULL;
+    const uint32_t key[2] = {first, second};
+    Py_BEGIN_ALLOW_THREADS
+    done = train_norm_gradient(k, &g, AT(float, dz), AT(int16_t, y), pool,
+                               AT(float, gamma), AT(double, saved), levels, key,
+                               AT(uint8_t, rounded), &scale, AT(float, dgamma),
+                               AT(float, dbeta));
+    Py_END_ALLOW_THREADS
+    return done ? PyFloat_FromDouble((double)scale) : PyErr_NoMemory();
+}
+
+/* round(kernel, geometry, dy, levels, key0, key1, rounded) -> scale */
+static PyObject *py_round(PyObject *self, PyObject *args) {
+    (void)self;
+    const char *name;
+    PyObject *numbers;
+    address dy, rounded;
+    int levels, done;
+    unsigned first, second;
+    geometry g;
+    float scale = 0.0f;
+    if (!PyArg_ParseTuple(args, "sOKiIIK", &name, &numbers, &dy, &levels, &first, &second,
                           &rounded))
         return NULL;
     const train_kernels *k = kernels_of(name);
     if (!k || !take_geometry(numbers, &g)) return NULL;
     const uint32_t key[2] = {first, second};
-    const norm_gradient norm = {AT(float, dz),       AT(int16_t, y),
-                                AT(float, gain),     AT(float, constant),
-                                AT(float, linear),   AT(float, flip),
-                                pool};
+    const norm_gradient plain = {.dz = AT(float, dy), .pool = POOL_NONE};
     Py_BEGIN_ALLOW_THREADS
-    done = train_round(k, &g, &norm, levels, key, AT(uint8_t, rounded), &scale);
+    done = train_round(k, &g, &plain, levels, key, AT(uint8_t, rounded), &scale);
     Py_END_ALLOW_THREADS
     return done ? PyFloat_FromDouble((double)scale) : PyErr_NoMemory();
 }
@@ -239,10 +208,9 @@ static PyMethodDef methods[] = {
     {"sizes", py_sizes, METH_O, "Bytes of signs and of the rounded gradient."},
     {"signs", py_signs, METH_VARARGS, "Pack signs, and surrogate slopes in 8 bits."},
     {"forward", py_forward, METH_VARARGS, "Sums of a convolution of signs."},
-    {"pool", py_pool, METH_VARARGS, "Largest of 2 x 2 sums."},
-    {"moments", py_moments, METH_VARARGS, "Sums and squares of each channel."},
-    {"affine", py_affine, METH_VARARGS, "y * gain + offset."},
-    {"norm_sums", py_norm_sums, METH_VARARGS, "What a batch norm's gradient needs."},
+    {"normalize", py_normalize, METH_VARARGS, "Batch norm and max-pool of sums."},
+    {"norm_gradient", py_norm_gradient, METH_VARARGS,
+     "Round dL/dy behind a batch norm, return its scale."},
     {"round", py_round, METH_VARARGS, "Round dL/dy at random, return its scale."},
     {"input_gradient", py_input_gradient, METH_VARARGS, "dL/dx."},
     {"weight_gradient", py_weight_gradient, METH_VARARGS, "dL/dw."},

@@ -64,7 +64,7 @@ typedef struct {
                      size_t channels, const float *flip, int16_t *out);
     /* sums[c] += dz, products[c] += dz * (y - mean[c]) over n pixels. */
     void (*add_norm_sums)(const float *dz, const int16_t *y, size_t n, size_t channels,
-                          const float *mean, float *sums, float *products);
+                          const float *mean, double *sums, double *products);
     /* One row of dy or, with a pool, the two rows of a row of windows. */
     void (*gradient_row)(const norm_gradient *g, const float *dz, const int16_t *y,
                          size_t width, size_t channels, float *dy);
@@ -101,13 +101,16 @@ void train_signs(const train_kernels *k, const float *x, size_t pixels, size_t c
                  float steep, float limit, uint8_t *bits, uint8_t *slopes);
 int train_forward(const train_kernels *k, const geometry *g, const uint8_t *bits,
                   const float *weights, int16_t *y);
-void train_pool(const train_kernels *k, const geometry *g, const int16_t *y,
-                const float *flip, int16_t *out);
-int train_moments(const train_kernels *k, const int16_t *y, size_t pixels,
-                  size_t channels, int bound, int64_t *sums, int64_t *squares);
-int train_norm_sums(const train_kernels *k, const float *dz, const int16_t *y,
-                    size_t pixels, size_t channels, const float *mean, double *sums,
-                    double *products);
+/* The batch norm of y, pooled where `pool` says so, to `out`. `saved` receives mean,
+ * biased variance, 1 / sigma and gain of the co channels. */
+int train_normalize(const train_kernels *k, const geometry *g, const int16_t *y,
+                    int pool, const float *gamma, const float *beta, double eps,
+                    float *out, double *saved);
+/* Round dL/dy of a normalized y, given dL/dout; also dL/dgamma and dL/dbeta. */
+int train_norm_gradient(const train_kernels *k, const geometry *g, const float *dz,
+                        const int16_t *y, int pool, const float *gamma,
+                        const double *saved, int levels, const uint32_t key[2],
+                        uint8_t *rounded, float *scale, float *dgamma, float *dbeta);
 int train_round(const train_kernels *k, const geometry *g, const norm_gradient *norm,
                 int levels, const uint32_t key[2], uint8_t *rounded, float *scale);
 int train_input_gradient(const train_kernels *k, const geometry *g,
