@@ -6,6 +6,7 @@ from importlib.util import find_spec
 __all__ = [
     "ACTIVATIONS",
     "AGGREGATIONS",
+    "GRADIENT_BITS",
     "MODELS",
     "PARTITION_SCHEMES",
     "PRIVACY_MODES",
@@ -31,6 +32,7 @@ def method_names() -> tuple[str, ...]:
 MODELS = ("cnn4", "resnet10", "resnet18", "convnext-tiny")
 AGGREGATIONS = ("server", "client")
 ACTIVATIONS = ("static", "per-sample")
+GRADIENT_BITS = (32, 8, 6, 4)
 ROTATION_STARTS = ("identity", "haar")
 PARTITION_SCHEMES = ("iid", "dirichlet", "label-fraction", "natural")
 ROBUST_RULES = ("none", "clip", "median", "trimmed-mean")

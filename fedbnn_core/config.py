@@ -17,6 +17,7 @@ from typing import Any
 from fedbnn_core.choices import (
     ACTIVATIONS,
     AGGREGATIONS,
+    GRADIENT_BITS,
     MODELS,
     PARTITION_SCHEMES,
     PRIVACY_MODES,
@@ -55,7 +56,7 @@ CHANGEABLE = (
 """Keys that say how a run is run, not what it computes: a resume may change them."""
 
 
-def _choice(*choices: str) -> Any:
+def _choice(*choices: str | int) -> Any:
     return field(metadata={"choices": choices})
 
 
@@ -125,6 +126,8 @@ class RunConfig:
     """R at the start of every round."""
     rotation_iterations: int = _within(0, 1000)
     """Bi-rotation iterations at the start of every local epoch."""
+    gradient_bits: int = _choice(*GRADIENT_BITS)
+    """Bits of the gradient of a binary convolution's output; 32 is float."""
     activation: str = _choice(*ACTIVATIONS)
     """Static thresholds, or RBNN's per-sample standardisation (not exportable)."""
     pool_before_bn: bool

@@ -8,6 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fedbnn_core.binary.conv_shape import ConvShape
+from fedbnn_core.binary.integer_conv import Surrogate, convolve_signs
 from fedbnn_core.binary.memory_layout import channels_last, subsample
 from fedbnn_core.binary.mixing import (
     STD_EPS,
@@ -25,6 +27,7 @@ from fedbnn_core.binary.rotation import (
     learn_rotation,
     rotate,
 )
+from fedbnn_core.binary.rounding import Key, step_key
 from fedbnn_core.binary.surrogate import Sharpness, activation_sign, sign
 
 __all__ = ["LayerDiagnostics", "RotatedBinaryConv2d"]
@@ -99,6 +102,7 @@ class RotatedBinaryConv2d(nn.Module):
         self.sharpness = Sharpness(1.0)
         self._clock_missing = True
         self.is_deployed = False
+        self._rounding, self._steps = 0, 0
 
         shape = (out_channels, in_channels // groups, kernel_size, kernel_size)
         self.weight = nn.Parameter(torch.empty(shape))
@@ -163,10 +167,14 @@ class RotatedBinaryConv2d(nn.Module):
         self.r2.copy_(r2)
 
     @torch.no_grad()
-    def begin_epoch(self, sharpness: Sharpness) -> None:
-        """Set the surrogate's sharpness and learn R on the current fused weights."""
+    def begin_epoch(self, sharpness: Sharpness, *, rounding: int = 0) -> None:
+        """Set the surrogate's sharpness and learn R on the current fused weights.
+
+        ``rounding`` fixes how this epoch's gradients are rounded (`epoch_key`).
+        """
         self.sharpness = sharpness
         self._clock_missing = False
+        self._rounding, self._steps = rounding, 0
         if self.weights_per_filter == 1:
             return  # nothing to rotate
         fused = fused_weight(self.weight, self.w_server, self.lam())
@@ -193,8 +201,15 @@ class RotatedBinaryConv2d(nn.Module):
             sharpness=self.sharpness,
         )
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Return conv(sign(x), sign(w~)) * s + bias, Eq. 2; padded taps are +1."""
+    @property
+    def in_integers(self) -> bool:
+        """Return whether the layer trains, with gradients rounded to a few bits."""
+        return (
+            self.training and not self.is_deployed and self.options.gradient_bits < 32
+        )
+
+    def prepare(self, x: Tensor) -> tuple[Tensor, ConvShape]:
+        """Return the values whose signs are convolved, and the convolution."""
         if self._clock_missing and self.training and torch.is_grad_enabled():
             self._warn_of_missing_clock()
         if self.options.activation == "per-sample":
@@ -205,25 +220,52 @@ class RotatedBinaryConv2d(nn.Module):
             # to itself, oneDNN's AVX2 kernel for this writes beyond its buffers where
             # there are fewer than eight channels: torch 2.13, memory corrupted.)
             x, stride = subsample(x, stride), 1
+        shape = ConvShape.of(
+            x, self.weight, stride=stride, padding=self.padding, groups=self.groups
+        )
+        return x, shape
+
+    def surrogate(self) -> Surrogate:
+        """Return the gradient of this layer's activation sign."""
+        return Surrogate(*self.sharpness.activation, 1.0 if self.clamp else math.inf)
+
+    def next_key(self) -> Key:
+        """Return the random numbers' key of the next training step."""
+        key = step_key(self._rounding, self._steps)
+        self._steps += 1
+        return key
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return conv(sign(x), sign(w~)) * s + bias, Eq. 2; padded taps are +1."""
+        x, shape = self.prepare(x)
         weight = self.binary_weight()
+        if self.in_integers:
+            bits = self.options.gradient_bits
+            out = convolve_signs(
+                x, weight, shape, self.surrogate(), bits=bits, key=self.next_key()
+            )
+        else:
+            out = self._in_floats(x, weight, shape)
+        if self.scale is not None:
+            out = out * self.scale[:, None, None]
+        return out if self.bias is None else out + self.bias[:, None, None]
+
+    def _in_floats(self, x: Tensor, weight: Tensor, shape: ConvShape) -> Tensor:
         # One-padding without a padded copy: with a' = a - 1 the padded taps are 0,
         # and conv(a, w) = conv(a', w) + sum(w). All values stay exact integers.
-        shift = 1.0 if self.padding > 0 else 0.0
+        shift = 1.0 if shape.padding > 0 else 0.0
         a = activation_sign(x, sharpness=self.sharpness, clamp=self.clamp, shift=shift)
         offset = weight.sum(dim=(1, 2, 3)) if shift else None
         if offset is not None and self.norm_follows:
             offset = offset.detach()
-        out = F.conv2d(
+        return F.conv2d(
             a,
             weight,
             offset,
-            stride=stride,
-            padding=self.padding,
-            groups=self.groups,
+            stride=shape.stride,
+            padding=shape.padding,
+            groups=shape.groups,
         )
-        if self.scale is not None:
-            out = out * self.scale[:, None, None]
-        return out if self.bias is None else out + self.bias[:, None, None]
 
     def _warn_of_missing_clock(self) -> None:
         """Say once that training goes on without sharpness schedule and rotations."""
@@ -234,7 +276,7 @@ class RotatedBinaryConv2d(nn.Module):
             "a binary layer is trained without its clock: t stays 1 and its rotation "
             "is never learned. Call begin_round(model) before the first epoch and "
             "begin_epoch(model, Sharpness.at(...)) before each epoch.",
-            stacklevel=3,
+            stacklevel=4,
         )
 
     @torch.no_grad()

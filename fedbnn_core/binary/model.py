@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from torch import Tensor, nn
 
 from fedbnn_core.binary.layer import RotatedBinaryConv2d
+from fedbnn_core.binary.rounding import epoch_key
 from fedbnn_core.binary.surrogate import Sharpness
 
 __all__ = ["begin_epoch", "begin_round", "binary_layers", "deployed", "rotations"]
@@ -25,10 +26,13 @@ def begin_round(model: nn.Module) -> None:
         layer.begin_round()
 
 
-def begin_epoch(model: nn.Module, sharpness: Sharpness) -> None:
-    """Start a local epoch: set t and k, learn the rotations of every layer."""
-    for layer in binary_layers(model).values():
-        layer.begin_epoch(sharpness)
+def begin_epoch(model: nn.Module, sharpness: Sharpness, *, seed: int = 0) -> None:
+    """Start a local epoch: set t and k, learn the rotations of every layer.
+
+    ``seed`` fixes how the epoch's gradients are rounded, if they are.
+    """
+    for index, layer in enumerate(binary_layers(model).values()):
+        layer.begin_epoch(sharpness, rounding=epoch_key(seed, index))
 
 
 def rotations(model: nn.Module) -> dict[str, Tensor]:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from fedbnn_core.choices import ACTIVATIONS, ROTATION_STARTS
+from fedbnn_core.choices import ACTIVATIONS, GRADIENT_BITS, ROTATION_STARTS
 from fedbnn_core.errors import ConfigError
 
 __all__ = ["BinaryOptions"]
@@ -21,6 +21,9 @@ class BinaryOptions:
     """Bi-rotation iterations at the start of every local epoch; 0 keeps the start."""
     server_alignment: bool = True
     """False is the ablation without server memory: beta = 1 and lambda = 1."""
+    gradient_bits: int = 32
+    """32: float gradients. 8, 6 or 4: the gradient of a convolution's output is rounded
+    to so many bits, and the layer trains in integers."""
     seed: int = 0
     """Fixes the Haar start."""
 
@@ -33,4 +36,9 @@ class BinaryOptions:
             raise ConfigError(
                 f"rotation_start must be one of {ROTATION_STARTS}, "
                 f"got {self.rotation_start!r}"
+            )
+        if self.gradient_bits not in GRADIENT_BITS:
+            raise ConfigError(
+                f"gradient_bits must be one of {GRADIENT_BITS}, "
+                f"got {self.gradient_bits!r}"
             )

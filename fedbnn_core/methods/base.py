@@ -108,6 +108,7 @@ class Method(ABC):
                 rotation_start=config.rotation_start,
                 rotation_iterations=config.rotation_iterations,
                 server_alignment=config.server_alignment,
+                gradient_bits=config.gradient_bits,
                 seed=config.seed,
             ),
         )

@@ -30,6 +30,7 @@ from fedbnn_core.data.batches import ClientData
 from fedbnn_core.methods.base import ClientUpdate, LazyStates, Method, RoundResult
 from fedbnn_core.methods.template import PerClientBytes, Template, shapes_of
 from fedbnn_core.networks.state import load_arrays, state_arrays
+from fedbnn_core.seeding import derive_seed
 from fedbnn_core.training.local import LocalTask, train_locally
 
 __all__ = ["METHOD", "FedBNN"]
@@ -68,6 +69,9 @@ class FedBNN(Method):
                 model,
                 Sharpness.at(
                     task.round_index, task.num_rounds, epoch, task.local_epochs
+                ),
+                seed=derive_seed(
+                    task.seed, "rounding", task.round_index, task.partition_id, epoch
                 ),
             )
 

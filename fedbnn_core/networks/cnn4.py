@@ -5,6 +5,7 @@ from typing import cast
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fedbnn_core.binary.block import Pool, conv_norm
 from fedbnn_core.binary.memory_layout import hardtanh
 from fedbnn_core.binary.options import BinaryOptions
 from fedbnn_core.errors import ConfigError
@@ -67,16 +68,14 @@ class CNN4(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return logits (n, classes) of normalized images (n, c, h, w)."""
+        pool = Pool.BEFORE if self.pool_before_bn else Pool.AFTER
         for conv, norm in zip(self.convs, self.norms, strict=True):
-            x = conv(x)
-            if self.pool_before_bn:
-                x = norm(F.max_pool2d(x, 2))
-            elif self.binary:
-                x = F.max_pool2d(norm(x), 2)
+            if self.binary:
+                x = conv_norm(conv, cast(nn.BatchNorm2d, norm), x, pool=pool)
+            elif self.pool_before_bn:
+                x = F.relu(norm(F.max_pool2d(conv(x), 2)))
             else:
-                x = F.max_pool2d(F.relu(norm(x), inplace=True), 2)
-            if self.pool_before_bn and not self.binary:
-                x = F.relu(x)
+                x = F.max_pool2d(F.relu(norm(conv(x)), inplace=True), 2)
         if self.binary:
             x = hardtanh(x)
         return cast(Tensor, self.head(x.flatten(1)))

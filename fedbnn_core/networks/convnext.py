@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fedbnn_core.binary.block import conv_norm
 from fedbnn_core.binary.memory_layout import pixel_mean
 from fedbnn_core.binary.options import BinaryOptions
 from fedbnn_core.networks.blocks import ChannelLayerNorm, StemConv2d, convolution
@@ -57,12 +58,12 @@ class ConvNeXtBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return x + layer_scale * f(x)."""
-        h = self.norm(self.depthwise_norm(self.depthwise(x)))
-        h = self.expand_norm(self.expand(h))
+        h = self.norm(conv_norm(self.depthwise, self.depthwise_norm, x))
+        h = conv_norm(self.expand, self.expand_norm, h)
         if not self.binary:
             h = F.gelu(h)
-        h = self.reduce_norm(self.reduce(h))
-        return cast(Tensor, x + self.layer_scale[:, None, None] * h)
+        h = conv_norm(self.reduce, self.reduce_norm, h)
+        return x + self.layer_scale[:, None, None] * h
 
 
 class ConvNeXtTiny(nn.Module):

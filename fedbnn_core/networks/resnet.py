@@ -5,6 +5,7 @@ from typing import cast
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fedbnn_core.binary.block import conv_norm
 from fedbnn_core.binary.memory_layout import hardtanh, pixel_mean
 from fedbnn_core.binary.options import BinaryOptions
 from fedbnn_core.networks.blocks import StemConv2d, convolution, normal_init
@@ -56,11 +57,17 @@ class BasicBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the block's output; binary convs clamp and sign their own input."""
-        h = self.norm1(self.conv1(x))
+        h = conv_norm(self.conv1, self.norm1, x)
         if not self.binary:
             h = F.relu(h, inplace=True)
-        h = self.norm2(self.conv2(h)) + self.shortcut(x)
+        h = conv_norm(self.conv2, self.norm2, h) + self._shortcut(x)
         return hardtanh(h) if self.binary else F.relu(h, inplace=True)
+
+    def _shortcut(self, x: Tensor) -> Tensor:
+        if isinstance(self.shortcut, nn.Identity):
+            return x
+        conv, norm = self.shortcut.children()
+        return conv_norm(conv, cast(nn.BatchNorm2d, norm), x)
 
 
 class ResNet(nn.Module):

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from fedbnn_core.binary import native_steps
 from fedbnn_core.errors import ConfigError, ReplyError, RunError
 from fedbnn_core.runs.dataset import load_run_dataset
 from fedbnn_core.server import opening
@@ -50,6 +51,25 @@ def test_resumed_run_ends_like_the_whole_one(data, interrupted, stopped):
         assert getattr(summary, key) == getattr(interrupted[1], key)
     rounds = [line.round for line in federation.run.directory.read_metrics()]
     assert rounds == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+def test_rounded_gradients_resume_to_the_same_bits_on_any_kernel(data, tmp_path, bits):
+    config = tiny_config(data, tmp_path, num_server_rounds=3, gradient_bits=bits)
+    whole = TinyFederation(config).to_end()
+    stopped = TinyFederation(config)
+    stopped.round()
+    stopped.run.directory.release()
+    kernels = native_steps.kernels()
+    native_steps.use_kernel(kernels[-1] if kernels else "auto")
+    try:
+        summary = resume(data, stopped.run.directory.path).to_end()
+    finally:
+        native_steps.use_kernel("auto")
+    assert summary["final_sha256"] == whole["final_sha256"]
+    assert summary["best_sha256"] == whole["best_sha256"]
+    exact = tiny_config(data, tmp_path, num_server_rounds=3)
+    assert TinyFederation(exact).to_end()["final_sha256"] != whole["final_sha256"]
 
 
 def test_damaged_checkpoint_is_noted_and_the_one_before_used(

@@ -1,0 +1,84 @@
+"""A convolution with the batch norm behind it, and a max-pool before or behind that.
+
+Networks call `conv_norm` for both twins. It is torch's own layers in turn, except where
+a binary layer trains in integers: there one function does all three.
+"""
+
+from typing import cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fedbnn_core.binary.conv_shape import ConvShape, Pool
+from fedbnn_core.binary.integer_conv import Statistics, normalized_conv
+from fedbnn_core.binary.layer import RotatedBinaryConv2d
+
+__all__ = ["Pool", "conv_norm"]
+
+
+def conv_norm(
+    conv: nn.Module, norm: nn.BatchNorm2d, x: Tensor, *, pool: Pool = Pool.NONE
+) -> Tensor:
+    """Return norm(conv(x)), pooled 2 x 2 before or behind the norm if asked."""
+    if isinstance(conv, RotatedBinaryConv2d) and _fits(conv, norm):
+        pixels, shape = conv.prepare(x)
+        height, width = shape.output
+        smallest = 2 if pool is Pool.NONE else 8
+        if shape.batch * height * width >= smallest:
+            return _in_integers(conv, norm, pixels, shape, pool)
+    y = conv(x)
+    if pool is Pool.BEFORE:
+        y = F.max_pool2d(y, 2)
+    y = norm(y)
+    return cast(Tensor, F.max_pool2d(y, 2) if pool is Pool.AFTER else y)
+
+
+def _fits(conv: RotatedBinaryConv2d, norm: nn.BatchNorm2d) -> bool:
+    """Return whether layer and norm train in integers, with nothing in between."""
+    return conv.in_integers and conv.scale is None and norm.training and norm.affine
+
+
+def _in_integers(
+    conv: RotatedBinaryConv2d,
+    norm: nn.BatchNorm2d,
+    x: Tensor,
+    shape: ConvShape,
+    pool: Pool,
+) -> Tensor:
+    out, statistics = normalized_conv(
+        x,
+        conv.binary_weight(),
+        shape,
+        conv.surrogate(),
+        bits=conv.options.gradient_bits,
+        key=conv.next_key(),
+        gamma=norm.weight,
+        beta=norm.bias,
+        eps=norm.eps,
+        pool=pool,
+    )
+    if conv.bias is not None:
+        # The norm takes a channel's constant out again; only its mean knows of it, and
+        # the bias has a gradient of zero, as behind any batch norm.
+        mean = statistics.mean + conv.bias.detach()
+        statistics = statistics._replace(mean=mean)
+        out = out + 0.0 * conv.bias.sum()
+    _track(norm, statistics)
+    return out
+
+
+@torch.no_grad()
+def _track(norm: nn.BatchNorm2d, statistics: Statistics) -> None:
+    """Update the running statistics as torch's own batch norm does."""
+    if norm.running_mean is None or norm.running_var is None:
+        return
+    if norm.num_batches_tracked is not None:
+        norm.num_batches_tracked.add_(1)
+    share = norm.momentum
+    if share is None:
+        share = 1.0 / float(cast(Tensor, norm.num_batches_tracked))
+    mean, variance, n = statistics
+    unbiased = variance * (n / (n - 1))
+    for running, batch in ((norm.running_mean, mean), (norm.running_var, unbiased)):
+        running.mul_(1.0 - share).add_(batch.to(running.dtype), alpha=share)

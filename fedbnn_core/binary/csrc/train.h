@@ -1,0 +1,123 @@
+/* Training of binary convolutions in integers: what the files here share.
+ *
+ * y = conv(a, b), a and b in {-1, +1}. Backward, g = dL/dy is rounded to at most 8
+ * bits, so that both products with it are sums of small integers: exact, and hence the
+ * same on every kernel set. Tensors are channels-last (n, h, w, c). */
+#ifndef FEDBNN_TRAIN_H
+#define FEDBNN_TRAIN_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "../../packed/csrc/kernels.h"
+
+enum {
+    COLUMNS = 16,  /* columns of one panel of +-1 */
+    MAX_ROWS = 12, /* rows of the largest tile */
+    ZERO = 128     /* g is stored plus 128, as an unsigned byte */
+};
+
+enum { POOL_NONE, POOL_AFTER, POOL_BEFORE };
+
+/* A convolution with k x k taps, `pad` taps of +1 around the image. */
+typedef struct {
+    size_t n, h, w, ci, co, k, stride, pad;
+    size_t ho, wo;       /* size of the output */
+    size_t co4;          /* output channels, whole groups of four */
+    size_t low, hg, wg;  /* the stored g: `low` rows and columns of zeros in front */
+} geometry;
+
+/* Gradient of a batch norm's input: dy = gain * dz + constant + linear * y. */
+typedef struct {
+    const float *dz;
+    const int16_t *y; /* NULL: no batch norm, dy = dz */
+    const float *gain, *constant, *linear;
+    const float *flip; /* POOL_AFTER: -1 where the norm turns the order around */
+    int pool;
+} norm_gradient;
+
+typedef struct {
+    const char *name;
+    const kernel_set *bits; /* XNOR and popcount, of the packed runtime */
+    size_t rows;            /* rows of a full tile */
+
+    /* out[r * COLUMNS + c] = sum over t < runs, s < steps, j < 4 of
+     * rows[r][offsets[t] + s * row_step + j] * panel[t][s][c][j]; n <= rows. */
+    void (*products)(const uint8_t *const *rows, size_t n, size_t row_step,
+                     const ptrdiff_t *offsets, size_t runs, size_t steps,
+                     const int8_t *panel, int32_t *out);
+    /* panel[s][c][j] = +-1 of bit c of patch 4s + j, patches `stride` bytes apart. */
+    void (*expand)(const uint8_t *patches, size_t stride, size_t steps, int8_t *panel);
+
+    /* Surrogate gradient in 8 bits: 255 - |x| * steep, 0 below 0 and from limit on. */
+    void (*slopes)(const float *x, size_t n, float steep, float limit, uint8_t *out);
+    /* y = fan_in - 2 * counts. */
+    void (*signed_sums)(const uint16_t *counts, size_t count_stride, size_t n,
+                        size_t channels, int fan_in, int16_t *y);
+    /* sums[c] += y, squares[c] += y * y over n pixels; the caller keeps n small. */
+    void (*add_moments)(const int16_t *y, size_t n, size_t channels, int32_t *sums,
+                        int32_t *squares);
+    /* out = y * gain + offset; of 2 x 2 pixels, the largest. */
+    void (*affine)(const int16_t *y, size_t n, size_t channels, const float *gain,
+                   const float *offset, float *out);
+    void (*pool_row)(const int16_t *upper, const int16_t *lower, size_t n,
+                     size_t channels, const float *flip, int16_t *out);
+    /* sums[c] += dz, products[c] += dz * (y - mean[c]) over n pixels. */
+    void (*add_norm_sums)(const float *dz, const int16_t *y, size_t n, size_t channels,
+                          const float *mean, double *sums, double *products);
+    /* One row of dy or, with a pool, the two rows of a row of windows. */
+    void (*gradient_row)(const norm_gradient *g, const float *dz, const int16_t *y,
+                         size_t width, size_t channels, float *dy);
+    void (*gradient_rows)(const norm_gradient *g, const float *dz, const int16_t *y,
+                          size_t width, size_t channels, float *dy);
+    /* The largest |v| as the bits of a float; a NaN is larger than all. */
+    uint32_t (*max_abs)(const float *v, size_t n);
+    /* Round v * inverse up or down at random; `index` is the first value's counter. */
+    void (*round)(const float *v, size_t n, uint32_t index, const uint32_t key[2],
+                  float inverse, int levels, uint8_t *out);
+    /* out = ((sums - bias) * slopes) * factor over COLUMNS channels or fewer. */
+    void (*scale_columns)(const int32_t *sums, const int32_t *bias,
+                          const uint8_t *slopes, float factor, size_t n, float *out);
+} train_kernels;
+
+/* NULL if there is no such kernel set or this CPU cannot run it; "auto": the best. */
+const train_kernels *train_find(const char *name);
+const char *const *train_names(void);
+
+extern const train_kernels train_portable;
+#if defined(__x86_64__)
+extern const train_kernels train_avx2, train_vnni;
+#elif defined(__aarch64__)
+extern const train_kernels train_neon;
+#endif
+
+/* 0 where the numbers make no convolution that these files handle. */
+int train_geometry(geometry *g, const size_t numbers[8]);
+size_t train_gradient_bytes(const geometry *g);
+size_t train_sign_bytes(const geometry *g);
+
+/* The functions below return 0 where memory ran out. */
+void train_signs(const train_kernels *k, const float *x, size_t pixels, size_t channels,
+                 float steep, float limit, uint8_t *bits, uint8_t *slopes);
+int train_forward(const train_kernels *k, const geometry *g, const uint8_t *bits,
+                  const float *weights, int16_t *y);
+/* The batch norm of y, pooled where `pool` says so, to `out`. `saved` receives mean,
+ * biased variance, 1 / sigma and gain of the co channels. */
+int train_normalize(const train_kernels *k, const geometry *g, const int16_t *y,
+                    int pool, const float *gamma, const float *beta, double eps,
+                    float *out, double *saved);
+/* Round dL/dy of a normalized y, given dL/dout; also dL/dgamma and dL/dbeta. */
+int train_norm_gradient(const train_kernels *k, const geometry *g, const float *dz,
+                        const int16_t *y, int pool, const float *gamma,
+                        const double *saved, int levels, const uint32_t key[2],
+                        uint8_t *rounded, float *scale, float *dgamma, float *dbeta);
+int train_round(const train_kernels *k, const geometry *g, const norm_gradient *norm,
+                int levels, const uint32_t key[2], uint8_t *rounded, float *scale);
+int train_input_gradient(const train_kernels *k, const geometry *g,
+                         const uint8_t *rounded, const float *weights,
+                         const uint8_t *slopes, float factor, float *dx);
+int train_weight_gradient(const train_kernels *k, const geometry *g,
+                          const uint8_t *rounded, const uint8_t *bits, float factor,
+                          float *dw);
+
+#endif

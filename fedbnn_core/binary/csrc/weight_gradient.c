@@ -1,0 +1,94 @@
+/* Gradient of the weights: sums over pixels of g times the signs of the inputs. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "patches.h"
+
+enum { STEPS = 128 }; /* four pixels each: a panel of 16 columns has 8 KB */
+
+static void interleave(const uint8_t *restrict a, const uint8_t *restrict b,
+                       const uint8_t *restrict c, const uint8_t *restrict d, size_t n,
+                       uint8_t *restrict out) {
+    for (size_t i = 0; i < n; i++) {
+        out[4 * i] = a[i];
+        out[4 * i + 1] = b[i];
+        out[4 * i + 2] = c[i];
+        out[4 * i + 3] = d[i];
+    }
+}
+
+/* g of `n` outputs from `first` on as [step][row][4 pixels], `rows` of them; the row
+ * behind the channels holds ones, whose products are the columns' sums. */
+static void pack_rows(const geometry *g, const uint8_t *rounded, size_t first, size_t n,
+                      size_t rows, uint8_t *packed, const uint8_t *zeros) {
+    size_t image = first / (g->ho * g->wo), y = first / g->wo % g->ho, x = first % g->wo;
+    for (size_t at = 0; at < n; at += 4, packed += 4 * rows) {
+        const uint8_t *from[4] = {zeros, zeros, zeros, zeros};
+        for (size_t j = 0; j < 4 && at + j < n; j++) {
+            from[j] = rounded +
+                      ((image * g->hg + g->low + y) * g->wg + g->low + x) * g->co4;
+            if (++x == g->wo) x = 0, y++;
+            if (y == g->ho) y = 0, image++;
+        }
+        interleave(from[0], from[1], from[2], from[3], g->co, packed);
+        memset(packed + 4 * g->co, 1, 4);
+    }
+}
+
+/* dw[c][i][t] of column t * tap_bits + i, as torch lays weights out. */
+static void unpack(const geometry *g, size_t tap_bits, size_t columns,
+                   const int32_t *sums, float factor, float *dw) {
+    size_t taps = g->k * g->k;
+    const int32_t *bias = sums + g->co * columns;
+    for (size_t c = 0; c < g->co; c++, sums += columns)
+        for (size_t i = 0; i < g->ci; i++)
+            for (size_t t = 0; t < taps; t++) {
+                size_t column = t * tap_bits + i;
+                *dw++ = (float)(sums[column] - ZERO * bias[column]) * factor;
+            }
+}
+
+int train_weight_gradient(const train_kernels *k, const geometry *g,
+                          const uint8_t *rounded, const uint8_t *bits, float factor,
+                          float *dw) {
+    patch_source p;
+    train_patches_of(&p, g, 2); /* two bytes are the columns of a panel */
+    size_t bytes = p.op.patch_bytes, columns = bytes * 8, pixels = g->n * p.pixels;
+    size_t tiles = (g->co + k->rows) / k->rows, rows = tiles * k->rows;
+    size_t most = pixels < 4 * STEPS ? (pixels + 3) / 4 * 4 : 4 * STEPS;
+    int32_t *sums = calloc(rows * columns, sizeof *sums);
+    uint8_t *patches = calloc(most, bytes), *packed = calloc(most, rows);
+    uint8_t *zeros = malloc(g->co4);
+    int8_t *panel = malloc(most * COLUMNS);
+    p.room = malloc(fbnn_gather_bytes(&p.op) + 1);
+    int done = sums && patches && packed && zeros && panel && p.room;
+    if (zeros) memset(zeros, ZERO, g->co4);
+    const ptrdiff_t start = 0;
+    for (size_t first = 0; done && first < pixels; first += most) {
+        size_t n = pixels - first < most ? pixels - first : most, steps = (n + 3) / 4;
+        train_gather(&p, bits, first, n, patches);
+        pack_rows(g, rounded, first, n, rows, packed, zeros);
+        for (size_t c = 0; c < columns; c += COLUMNS) {
+            k->expand(patches + c / 8, bytes, steps, panel);
+            for (size_t t = 0; t < tiles; t++) {
+                int32_t part[MAX_ROWS * COLUMNS];
+                const uint8_t *from[MAX_ROWS];
+                for (size_t r = 0; r < k->rows; r++)
+                    from[r] = packed + (t * k->rows + r) * 4;
+                k->products(from, k->rows, 4 * rows, &start, 1, steps, panel, part);
+                for (size_t r = 0; r < k->rows; r++) {
+                    int32_t *to = sums + (t * k->rows + r) * columns + c;
+                    for (size_t i = 0; i < COLUMNS; i++) to[i] += part[r * COLUMNS + i];
+                }
+            }
+        }
+    }
+    if (done) unpack(g, p.tap_bits, columns, sums, factor, dw);
+    free(sums);
+    free(patches);
+    free(packed);
+    free(zeros);
+    free(panel);
+    free(p.room);
+    return done;
+}
