@@ -66,10 +66,10 @@ def test_rounded_gradients_resume_to_the_same_bits_on_any_kernel(data, tmp_path,
         summary = resume(data, stopped.run.directory.path).to_end()
     finally:
         native_steps.use_kernel("auto")
-    assert summary["final_sha256"] == whole["final_sha256"]
-    assert summary["best_sha256"] == whole["best_sha256"]
+    assert summary.final_sha256 == whole.final_sha256
+    assert summary.best_sha256 == whole.best_sha256
     exact = tiny_config(data, tmp_path, num_server_rounds=3)
-    assert TinyFederation(exact).to_end()["final_sha256"] != whole["final_sha256"]
+    assert TinyFederation(exact).to_end().final_sha256 != whole.final_sha256
 
 
 def test_damaged_checkpoint_is_noted_and_the_one_before_used(
