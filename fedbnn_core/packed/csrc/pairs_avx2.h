@@ -17,10 +17,9 @@
  *   movzx (offset)    3     load        3               2
  *
  * With the filters' nibbles, which are split once per 4 pairs of patches, that is 11.1
- * operations in vector registers and 3.4 loads into them. On Zen 3 the tile takes 3.9
- * cycles, 194 multiply-adds per cycle, row offsets included: 3.7 of at most 4 vector
- * instructions per cycle, loads included. A lookup per patch and nibble takes 18.75
- * vector instructions for the same work and reaches 148 multiply-adds per cycle. */
+ * operations in vector registers and 3.4 loads into them. On Zen 3 the tile takes 4.1
+ * cycles, 187 multiply-adds per cycle with its row offsets: 3.5 of at most 4 vector
+ * instructions per cycle, loads included. A lookup per patch and nibble reaches 143. */
 
 enum {
     PAIRS = 4,        /* in a tile: their 8 byte sums stay in registers */
