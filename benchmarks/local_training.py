@@ -1,10 +1,15 @@
-"""What a FedBNN local epoch costs next to the float twin's.
+"""What a FedBNN client's epoch costs next to FedAvg's, by gradient-bits.
 
-Same process, one thread, same 600 real images, epochs interleaved; rotation learning
-is part of FedBNN's epoch. The goal is at most 1.25 times the float twin's time.
+Same process, one thread, same real images, epochs interleaved, CPU time of the thread;
+rotation learning is part of FedBNN's epoch. Then the peak memory of a training step.
+Goals with 8 bits: at most 0.65 times FedAvg's epoch for CNN4 and ResNet10, 0.9 times
+for ConvNeXt-Tiny, and a third of the memory of float gradients.
 """
 
+import resource
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 
@@ -14,21 +19,34 @@ from rich.console import Console
 from rich.table import Table
 
 from fedbnn_core.binary.model import begin_epoch, begin_round
+from fedbnn_core.binary.options import BinaryOptions
 from fedbnn_core.binary.surrogate import Sharpness
+from fedbnn_core.choices import GRADIENT_BITS
 from fedbnn_core.data import load_dataset
 from fedbnn_core.data.batches import ClientData
 from fedbnn_core.networks import ModelSpec, build_model
 from fedbnn_core.training.device import keep_freed_memory
 from fedbnn_core.training.local import LocalTask, prefer_channels_last, train_locally
 
-SAMPLES = 600
-REPEATS = 11
+BATCH = 64
+CASES = (("cnn4", 600, 11), ("resnet10", 128, 5), ("convnext-tiny", 64, 3))
+"""Network, images of the client, repeats."""
+MEMORY_CASE = "resnet18"
 
 
-def _epoch(name: str, *, binary: bool, samples: int) -> Callable[[], float]:
-    """Return a function that trains one epoch and returns its seconds."""
+def _epoch(name: str, *, bits: int | None, samples: int) -> Callable[[], float]:
+    """Return a function that trains one epoch and returns its CPU seconds.
+
+    ``bits`` of the gradient; None is FedAvg's float twin.
+    """
     dataset = load_dataset("fmnist-mini")
-    spec = ModelSpec(name, dataset.input_shape, dataset.num_classes, binary=binary)
+    spec = ModelSpec(
+        name,
+        dataset.input_shape,
+        dataset.num_classes,
+        binary=bits is not None,
+        options=BinaryOptions(gradient_bits=bits or 32),
+    )
     model = prefer_channels_last(build_model(spec, seed=1))
     begin_round(model)
     data = ClientData.of(dataset, np.arange(samples))
@@ -38,55 +56,91 @@ def _epoch(name: str, *, binary: bool, samples: int) -> Callable[[], float]:
         partition_id=0,
         seed=1,
         local_epochs=1,
-        batch_size=64,
+        batch_size=BATCH,
         lr=0.01,
     )
 
     def run() -> float:
-        start = time.perf_counter()
+        start = time.thread_time()
         train_locally(
             model,
             data,
             task,
             begin_epoch=lambda _: begin_epoch(model, Sharpness(0.1)),
         )
-        return time.perf_counter() - start
+        return time.thread_time() - start
 
     return run
 
 
-def measure(name: str, samples: int, repeats: int) -> tuple[float, float, float]:
-    """Return the median seconds of float and binary epochs and of their ratio."""
-    epochs = [_epoch(name, binary=binary, samples=samples) for binary in (False, True)]
-    for epoch in epochs:
+def measure(name: str, samples: int, repeats: int) -> dict[int | None, list[float]]:
+    """Return median seconds, and the median ratio to FedAvg, of every variant."""
+    variants = (None, *GRADIENT_BITS)
+    epochs = {bits: _epoch(name, bits=bits, samples=samples) for bits in variants}
+    for epoch in epochs.values():
         epoch()
-    pairs = [[epoch() for epoch in epochs] for _ in range(repeats)]
-    return (
-        statistics.median(pair[0] for pair in pairs),
-        statistics.median(pair[1] for pair in pairs),
-        statistics.median(pair[1] / pair[0] for pair in pairs),
-    )
+    turns = [{b: epoch() for b, epoch in epochs.items()} for _ in range(repeats)]
+    return {
+        bits: [
+            statistics.median(turn[bits] for turn in turns),
+            statistics.median(turn[bits] / turn[None] for turn in turns),
+        ]
+        for bits in variants
+    }
+
+
+def step_memory(name: str, bits: int | None) -> float:
+    """Return the megabytes by which one training step raises a process's peak."""
+    text = "float" if bits is None else str(bits)
+    command = [sys.executable, "-m", __spec__.name, name, text]
+    return float(subprocess.check_output(command, text=True))
+
+
+def _print_step_memory(name: str, bits: int | None) -> None:
+    """Train one step of two images, then one of a whole batch; print the difference."""
+
+    def peak() -> int:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+    torch.set_num_threads(1)
+    _epoch(name, bits=bits, samples=2)()  # loads what torch itself needs
+    run = _epoch(name, bits=bits, samples=BATCH)
+    before = peak()
+    run()
+    print((peak() - before) / 1024)
+
+
+def _show(bits: int | None) -> str:
+    return "FedAvg" if bits is None else f"{bits} bits"
 
 
 def main() -> None:
-    """Print the table."""
+    """Print the tables."""
     torch.set_num_threads(1)
     keep_freed_memory()  # as a client does
-    table = Table(title="Local epoch, 1 thread, interleaved, median (goal: <= 1.25x)")
-    for column in ("model", "samples", "epochs", "float twin s", "FedBNN s", "ratio"):
+    console = Console()
+    table = Table(title="Client epoch: CPU seconds, and times FedAvg's; median")
+    for column in ("model", "images", *map(_show, (None, *GRADIENT_BITS))):
         table.add_column(column, justify="right")
-    for name, samples, repeats in (("cnn4", SAMPLES, REPEATS), ("resnet10", 64, 5)):
-        float_s, binary_s, ratio = measure(name, samples, repeats)
-        table.add_row(
-            name,
-            str(samples),
-            str(repeats),
-            f"{float_s:.3f}",
-            f"{binary_s:.3f}",
-            f"{ratio:.2f}x",
-        )
-    Console().print(table)
+    for name, samples, repeats in CASES:
+        cells = [
+            f"{s:.3f} ({r:.2f}x)"
+            for s, r in measure(*(name, samples, repeats)).values()
+        ]
+        table.add_row(name, str(samples), *cells)
+    console.print(table)
+    table = Table(title=f"Peak memory of a step, {MEMORY_CASE}, batch {BATCH}")
+    for column in ("variant", "MB"):
+        table.add_column(column, justify="right")
+    for bits in (None, *GRADIENT_BITS):
+        table.add_row(_show(bits), f"{step_memory(MEMORY_CASE, bits):.0f}")
+    console.print(table)
 
 
 if __name__ == "__main__":
-    main()
+    if len(sys.argv) == 3:
+        _print_step_memory(
+            sys.argv[1], None if sys.argv[2] == "float" else int(sys.argv[2])
+        )
+    else:
+        main()

@@ -11,10 +11,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedbnn_core.binary.conv_shape import ConvShape, Pool
-from fedbnn_core.binary.integer_conv import Statistics, normalized_conv
+from fedbnn_core.binary.integer_conv import Statistics, clamped_sum, normalized_conv
 from fedbnn_core.binary.layer import RotatedBinaryConv2d
+from fedbnn_core.binary.memory_layout import hardtanh
 
-__all__ = ["Pool", "conv_norm"]
+__all__ = ["Pool", "conv_norm", "residual"]
 
 
 def conv_norm(
@@ -32,6 +33,12 @@ def conv_norm(
         y = F.max_pool2d(y, 2)
     y = norm(y)
     return cast(Tensor, F.max_pool2d(y, 2) if pool is Pool.AFTER else y)
+
+
+def residual(conv: nn.Module, a: Tensor, b: Tensor) -> Tensor:
+    """Return hardtanh(a + b), the end of a residual block whose layers are binary."""
+    in_integers = isinstance(conv, RotatedBinaryConv2d) and conv.in_integers
+    return clamped_sum(a, b) if in_integers else hardtanh(a + b)
 
 
 def _fits(conv: RotatedBinaryConv2d, norm: nn.BatchNorm2d) -> bool:

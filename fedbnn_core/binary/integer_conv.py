@@ -21,7 +21,13 @@ from fedbnn_core.binary import native_steps, torch_steps
 from fedbnn_core.binary.conv_shape import ConvShape, Pool
 from fedbnn_core.binary.rounding import Key
 
-__all__ = ["Statistics", "Surrogate", "convolve_signs", "normalized_conv"]
+__all__ = [
+    "Statistics",
+    "Surrogate",
+    "clamped_sum",
+    "convolve_signs",
+    "normalized_conv",
+]
 
 _CODES = 255.0
 
@@ -74,7 +80,7 @@ class _ConvolveSigns(torch.autograd.Function):
         ctx.steps = steps = steps_for(shape, x)
         a, code = steps.signs(x, surrogate.steep, surrogate.limit)
         y: Tensor = steps.convolve(shape, a, weight)
-        ctx.save_for_backward(a, code, weight)
+        ctx.save_for_backward(a, code, weight.to(torch.int8))
         ctx.settings = (shape, surrogate, bits, key)
         return y.to(x.dtype)
 
@@ -123,7 +129,7 @@ class _NormalizedConv(torch.autograd.Function):
         a, code = steps.signs(x, surrogate.steep, surrogate.limit)
         y = steps.convolve(shape, a, weight)
         out, saved = steps.normalize(shape, y, gamma, beta, eps, pool)
-        ctx.save_for_backward(a, code, y, weight, gamma, saved)
+        ctx.save_for_backward(a, code, y, weight.to(torch.int8), gamma, saved)
         ctx.settings = (shape, surrogate, bits, key, pool)
         ctx.mark_non_differentiable(saved)
         return out, saved
@@ -137,6 +143,28 @@ class _NormalizedConv(torch.autograd.Function):
         )
         gradients = _products(ctx, rounded, a, code, weight)
         return (*gradients, dgamma, dbeta, None, None)
+
+
+class _ClampedSum(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, a: Tensor, b: Tensor) -> Tensor:
+        fits = native_steps.takes(a) and native_steps.takes(b)
+        ctx.steps = native_steps if fits else torch_steps
+        out: Tensor
+        out, inside = ctx.steps.clamped_sum(a, b)
+        ctx.save_for_backward(inside)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+        masked = ctx.steps.mask(grad, *ctx.saved_tensors)
+        return masked, masked
+
+
+def clamped_sum(a: Tensor, b: Tensor) -> Tensor:
+    """Return hardtanh(a + b), which keeps a byte a value for the backward pass."""
+    out: Tensor = _ClampedSum.apply(a, b)  # type: ignore[no-untyped-call]
+    return out
 
 
 def convolve_signs(

@@ -21,14 +21,17 @@ except ImportError:  # no C compiler at installation
 
 __all__ = [
     "Rounded",
+    "clamped_sum",
     "convolve",
     "input_gradient",
     "kernels",
+    "mask",
     "norm_gradient",
     "normalize",
     "round_output_gradient",
     "signs",
     "supports",
+    "takes",
     "use_kernel",
     "weight_gradient",
 ]
@@ -54,12 +57,15 @@ def use_kernel(name: str) -> None:
     _kernel = name
 
 
+def takes(x: Tensor) -> bool:
+    """Return whether there is native code for tensors like this one."""
+    return _train is not None and x.device.type == "cpu" and x.dtype == torch.float32
+
+
 def supports(shape: ConvShape, x: Tensor) -> bool:
     """Return whether there is native code for this convolution and tensor."""
     return (
-        _train is not None
-        and x.device.type == "cpu"
-        and x.dtype == torch.float32
+        takes(x)
         and shape.groups == 1
         and shape.padding < shape.kernel
         and shape.in_channels <= _MAX_CHANNELS
@@ -162,6 +168,31 @@ def norm_gradient(
         dbeta.data_ptr(),
     )
     return (q, scale), dgamma, dbeta
+
+
+def clamped_sum(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """Return hardtanh(a + b), and where its gradient is not zero."""
+    a, b = _rows(a), _rows(b)
+    out, inside = torch.empty_like(a), torch.empty_like(a, dtype=torch.bool)
+    _train.clamped_sum(
+        _kernel,
+        a.data_ptr(),
+        b.data_ptr(),
+        a.numel(),
+        out.data_ptr(),
+        inside.data_ptr(),
+    )
+    return out, inside
+
+
+def mask(grad: Tensor, inside: Tensor) -> Tensor:
+    """Return the gradient where ``inside`` is set, else 0."""
+    grad = _rows(grad)
+    out = torch.empty_like(grad)
+    _train.mask(
+        _kernel, grad.data_ptr(), inside.data_ptr(), grad.numel(), out.data_ptr()
+    )
+    return out
 
 
 def round_output_gradient(shape: ConvShape, dy: Tensor, bits: int, key: Key) -> Rounded:

@@ -14,8 +14,10 @@ from fedbnn_core.binary.rounding import Key, round_gradient
 
 __all__ = [
     "Rounded",
+    "clamped_sum",
     "convolve",
     "input_gradient",
+    "mask",
     "norm_gradient",
     "normalize",
     "round_output_gradient",
@@ -130,6 +132,17 @@ def norm_gradient(
     return rounded, (products * inverse).to(y.dtype), sums.to(y.dtype)
 
 
+def clamped_sum(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """Return hardtanh(a + b), and where its gradient is not zero."""
+    total = a + b
+    return total.clamp(-1.0, 1.0), total.abs() < 1.0
+
+
+def mask(grad: Tensor, inside: Tensor) -> Tensor:
+    """Return the gradient where ``inside`` is set, else 0."""
+    return torch.where(inside, grad, 0.0)
+
+
 def round_output_gradient(shape: ConvShape, dy: Tensor, bits: int, key: Key) -> Rounded:
     """Return dL/dy rounded to so many bits, and its scale."""
     return round_gradient(dy, bits, key)
@@ -143,7 +156,7 @@ def input_gradient(
     input_size = (q.shape[0], shape.in_channels, shape.height, shape.width)
     sums: Tensor = conv2d_input(  # type: ignore[no-untyped-call]
         input_size,
-        weight,
+        weight.to(q.dtype),
         q,
         stride=shape.stride,
         padding=shape.padding,

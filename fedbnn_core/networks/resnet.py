@@ -5,8 +5,8 @@ from typing import cast
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedbnn_core.binary.block import conv_norm
-from fedbnn_core.binary.memory_layout import hardtanh, pixel_mean
+from fedbnn_core.binary.block import conv_norm, residual
+from fedbnn_core.binary.memory_layout import pixel_mean
 from fedbnn_core.binary.options import BinaryOptions
 from fedbnn_core.networks.blocks import StemConv2d, convolution, normal_init
 
@@ -60,8 +60,10 @@ class BasicBlock(nn.Module):
         h = conv_norm(self.conv1, self.norm1, x)
         if not self.binary:
             h = F.relu(h, inplace=True)
-        h = conv_norm(self.conv2, self.norm2, h) + self._shortcut(x)
-        return hardtanh(h) if self.binary else F.relu(h, inplace=True)
+        h, x = conv_norm(self.conv2, self.norm2, h), self._shortcut(x)
+        return (
+            residual(self.conv2, h, x) if self.binary else F.relu(h + x, inplace=True)
+        )
 
     def _shortcut(self, x: Tensor) -> Tensor:
         if isinstance(self.shortcut, nn.Identity):

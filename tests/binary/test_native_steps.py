@@ -5,11 +5,13 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from numpy.lib.stride_tricks import sliding_window_view
 from torch import Tensor
 
 from fedbnn_core.binary import native_steps, torch_steps
 from fedbnn_core.binary.conv_shape import ConvShape, Pool
+from fedbnn_core.binary.integer_conv import clamped_sum
 from fedbnn_core.binary.rounding import LEVELS
 
 pytestmark = pytest.mark.skipif(
@@ -118,7 +120,8 @@ def test_convolution_and_both_products_are_numpys_integers(
     da = da[:, :, p : p + shape.height, p : p + shape.width]
     codes = code.permute(0, 3, 1, 2).numpy().astype(np.float32)
     factor = np.float32(float(scale) * UNIT)
-    got = native_steps.input_gradient(shape, rounded, weight, code, UNIT)
+    signs = weight.to(torch.int8)
+    got = native_steps.input_gradient(shape, rounded, signs, code, UNIT)
     assert np.array_equal(got.numpy(), (da.astype(np.float32) * codes) * factor)
 
 
@@ -159,7 +162,7 @@ def test_norm_and_its_gradient_are_those_of_torch(
         rounded, dgamma, dbeta = steps.norm_gradient(
             shape, dz, y, gamma, saved, pool, 8, KEY
         )
-        dx = steps.input_gradient(shape, rounded, weight, code, UNIT)
+        dx = steps.input_gradient(shape, rounded, weight.to(torch.int8), code, UNIT)
         dw = steps.weight_gradient(shape, rounded, a, weight)
         results.append((out, float(rounded[1]), dgamma, dbeta, saved, dx, dw))
     native, reference = results
@@ -181,6 +184,19 @@ def test_a_diverged_gradient_stays_visible(kernel: str) -> None:
         rounded = native_steps.round_output_gradient(shape, dy, 8, KEY)
         dw = native_steps.weight_gradient(shape, rounded, a, weight)
         assert not dw.isfinite().any()
+
+
+def test_clamped_sum_and_its_gradient(kernel: str) -> None:
+    a, b, grad = torch.randn(3, 2, 5, 3, 7, generator=torch.Generator().manual_seed(4))
+    a[0, 0, 0], b[0, 0, 0] = 0.25, 0.75  # exactly 1: the gradient stops
+    a, b = a.requires_grad_(), b.requires_grad_()
+    out = clamped_sum(a, b)
+    expected = F.hardtanh(a + b)
+    assert torch.equal(out, expected)
+    of = (a, b)
+    ours = torch.autograd.grad(out, of, grad, retain_graph=True)
+    theirs = torch.autograd.grad(expected, of, grad)
+    assert all(torch.equal(x, y) for x, y in zip(ours, theirs, strict=True))
 
 
 def test_unknown_kernels_are_named() -> None:

@@ -70,7 +70,7 @@ int train_round(const train_kernels *k, const geometry *g, const norm_gradient *
 /* Panels of weight signs: [block of 16 inputs][tap][outputs / 4][16][4], and 128
  * times the sum of each column, which storing g + 128 adds to its products. */
 static void weight_panels(const geometry *g, const size_t *taps, size_t n_taps,
-                          const float *weights, int8_t *panels, int32_t *bias) {
+                          const int8_t *weights, int8_t *panels, int32_t *bias) {
     size_t filter = g->k * g->k * g->ci, blocks = (g->ci + COLUMNS - 1) / COLUMNS;
     for (size_t b = 0; b < blocks; b++) {
         size_t first = b * COLUMNS;
@@ -82,9 +82,8 @@ static void weight_panels(const geometry *g, const size_t *taps, size_t n_taps,
                 size_t valid = g->co - o < 4 ? g->co - o : 4;
                 if (valid < 4 || n < COLUMNS) memset(panels, 0, 4 * COLUMNS);
                 for (size_t j = 0; j < valid; j++) {
-                    const float *w = weights + (o + j) * filter + taps[t] * g->ci + first;
-                    for (size_t c = 0; c < n; c++)
-                        panels[4 * c + j] = w[c] < 0.0f ? -1 : 1;
+                    const int8_t *w = weights + (o + j) * filter + taps[t] * g->ci + first;
+                    for (size_t c = 0; c < n; c++) panels[4 * c + j] = w[c];
                 }
                 for (size_t c = 0; c < n; c++)
                     sum[c] += ZERO * (panels[4 * c] + panels[4 * c + 1] +
@@ -135,7 +134,7 @@ static void phase_gradient(const train_kernels *k, const geometry *g, size_t pha
 }
 
 int train_input_gradient(const train_kernels *k, const geometry *g,
-                         const uint8_t *rounded, const float *weights,
+                         const uint8_t *rounded, const int8_t *weights,
                          const uint8_t *slopes, float factor, float *dx) {
     size_t taps = g->k * g->k, padded = (g->ci + COLUMNS - 1) / COLUMNS * COLUMNS;
     int8_t *panels = malloc(padded * taps * g->co4);

@@ -182,9 +182,24 @@ static void expand(const uint8_t *patches, size_t stride, size_t steps, int8_t *
         }
 }
 
+static void clamped_sum(const float *restrict a, const float *restrict b, size_t n,
+                        float *restrict out, uint8_t *restrict inside) {
+    for (size_t i = 0; i < n; i++) {
+        float v = a[i] + b[i];
+        inside[i] = (uint8_t)((v > -1.0f) & (v < 1.0f));
+        v = v < -1.0f ? -1.0f : v;
+        out[i] = v > 1.0f ? 1.0f : v;
+    }
+}
+
+static void mask(const float *restrict v, const uint8_t *restrict inside, size_t n,
+                 float *restrict out) {
+    for (size_t i = 0; i < n; i++) out[i] = inside[i] ? v[i] : 0.0f;
+}
+
 #define PASSES                                                                         \
     .slopes = slopes, .signed_sums = signed_sums, .add_moments = add_moments,          \
     .affine = affine, .pool_row = pool_row, .add_norm_sums = add_norm_sums,            \
     .gradient_row = gradient_row, .gradient_rows = gradient_rows, .max_abs = max_abs,  \
     .round = round_values, .scale_columns = scale_columns, .products = products,       \
-    .expand = expand
+    .expand = expand, .clamped_sum = clamped_sum, .mask = mask

@@ -177,7 +177,7 @@ static PyObject *py_input_gradient(PyObject *self, PyObject *args) {
     const train_kernels *k = kernels_of(name);
     if (!k || !take_geometry(numbers, &g)) return NULL;
     Py_BEGIN_ALLOW_THREADS
-    done = train_input_gradient(k, &g, AT(uint8_t, rounded), AT(float, weights),
+    done = train_input_gradient(k, &g, AT(uint8_t, rounded), AT(int8_t, weights),
                                 AT(uint8_t, slopes), factor, AT(float, dx));
     Py_END_ALLOW_THREADS
     return finish(done);
@@ -203,6 +203,37 @@ static PyObject *py_weight_gradient(PyObject *self, PyObject *args) {
     return finish(done);
 }
 
+/* clamped_sum(kernel, a, b, n, out, inside) */
+static PyObject *py_clamped_sum(PyObject *self, PyObject *args) {
+    (void)self;
+    const char *name;
+    address a, b, out, inside;
+    Py_ssize_t n;
+    if (!PyArg_ParseTuple(args, "sKKnKK", &name, &a, &b, &n, &out, &inside)) return NULL;
+    const train_kernels *k = kernels_of(name);
+    if (!k) return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    k->clamped_sum(AT(float, a), AT(float, b), (size_t)n, AT(float, out),
+                   AT(uint8_t, inside));
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
+}
+
+/* mask(kernel, v, inside, n, out) */
+static PyObject *py_mask(PyObject *self, PyObject *args) {
+    (void)self;
+    const char *name;
+    address v, inside, out;
+    Py_ssize_t n;
+    if (!PyArg_ParseTuple(args, "sKKnK", &name, &v, &inside, &n, &out)) return NULL;
+    const train_kernels *k = kernels_of(name);
+    if (!k) return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    k->mask(AT(float, v), AT(uint8_t, inside), (size_t)n, AT(float, out));
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef methods[] = {
     {"kernels", py_kernels, METH_NOARGS, "Names of the usable kernels, fastest first."},
     {"sizes", py_sizes, METH_O, "Bytes of signs and of the rounded gradient."},
@@ -214,6 +245,8 @@ static PyMethodDef methods[] = {
     {"round", py_round, METH_VARARGS, "Round dL/dy at random, return its scale."},
     {"input_gradient", py_input_gradient, METH_VARARGS, "dL/dx."},
     {"weight_gradient", py_weight_gradient, METH_VARARGS, "dL/dw."},
+    {"clamped_sum", py_clamped_sum, METH_VARARGS, "hardtanh(a + b) and its mask."},
+    {"mask", py_mask, METH_VARARGS, "v where the mask is set, else 0."},
     {NULL, NULL, 0, NULL}};
 
 static struct PyModuleDef definition = {

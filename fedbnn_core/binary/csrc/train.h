@@ -78,6 +78,10 @@ typedef struct {
     /* out = ((sums - bias) * slopes) * factor over COLUMNS channels or fewer. */
     void (*scale_columns)(const int32_t *sums, const int32_t *bias,
                           const uint8_t *slopes, float factor, size_t n, float *out);
+    /* out = a + b, clamped to [-1, 1]; inside[i] = 1 where it needed no clamp. */
+    void (*clamped_sum)(const float *a, const float *b, size_t n, float *out,
+                        uint8_t *inside);
+    void (*mask)(const float *v, const uint8_t *inside, size_t n, float *out);
 } train_kernels;
 
 /* NULL if there is no such kernel set or this CPU cannot run it; "auto": the best. */
@@ -114,7 +118,7 @@ int train_norm_gradient(const train_kernels *k, const geometry *g, const float *
 int train_round(const train_kernels *k, const geometry *g, const norm_gradient *norm,
                 int levels, const uint32_t key[2], uint8_t *rounded, float *scale);
 int train_input_gradient(const train_kernels *k, const geometry *g,
-                         const uint8_t *rounded, const float *weights,
+                         const uint8_t *rounded, const int8_t *weights,
                          const uint8_t *slopes, float factor, float *dx);
 int train_weight_gradient(const train_kernels *k, const geometry *g,
                           const uint8_t *rounded, const uint8_t *bits, float factor,
