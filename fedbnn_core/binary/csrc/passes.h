@@ -166,14 +166,11 @@ static void scale_columns(const int32_t *restrict sums, const int32_t *restrict 
             out[c] = ((float)(sums[c] - bias[c]) * (float)code[c]) * factor;
 }
 
-static void expand(const uint8_t *patches, size_t stride, size_t steps, int8_t *panel) {
-    for (size_t s = 0; s < steps; s++, patches += 4 * stride, panel += 4 * COLUMNS)
+static void expand(const uint8_t *fours, size_t stride, size_t steps, int8_t *panel) {
+    for (size_t s = 0; s < steps; s++, fours += stride, panel += 4 * COLUMNS)
         for (size_t half = 0; half < 2; half++) {
-            uint32_t four = (uint32_t)patches[half] |
-                            (uint32_t)patches[stride + half] << 8 |
-                            (uint32_t)patches[2 * stride + half] << 16 |
-                            (uint32_t)patches[3 * stride + half] << 24;
-            uint32_t signs[8];
+            uint32_t four, signs[8];
+            memcpy(&four, fours + 4 * half, sizeof four);
             for (uint32_t c = 0; c < 8; c++) {
                 uint32_t negative = ~(four >> c) & 0x01010101u;
                 signs[c] = ((negative << 8) - negative) | 0x01010101u;

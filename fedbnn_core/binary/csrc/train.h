@@ -46,8 +46,9 @@ typedef struct {
     void (*products)(const uint8_t *const *rows, size_t n, size_t row_step,
                      const ptrdiff_t *offsets, size_t runs, size_t steps,
                      const int8_t *panel, int32_t *out);
-    /* panel[s][c][j] = +-1 of bit c of patch 4s + j, patches `stride` bytes apart. */
-    void (*expand)(const uint8_t *patches, size_t stride, size_t steps, int8_t *panel);
+    /* panel[s][c][j] = +-1 of bit c of the patch 4s + j. `fours` holds byte b of four
+     * patches at 4b, and the next four patches `stride` bytes on. */
+    void (*expand)(const uint8_t *fours, size_t stride, size_t steps, int8_t *panel);
 
     /* Surrogate gradient in 8 bits: 255 - |x| * steep, 0 below 0 and from limit on. */
     void (*slopes)(const float *x, size_t n, float steep, float limit, uint8_t *out);

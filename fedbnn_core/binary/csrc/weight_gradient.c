@@ -57,19 +57,24 @@ int train_weight_gradient(const train_kernels *k, const geometry *g,
     size_t tiles = (g->co + k->rows) / k->rows, rows = tiles * k->rows;
     size_t most = pixels < 4 * STEPS ? (pixels + 3) / 4 * 4 : 4 * STEPS;
     int32_t *sums = calloc(rows * columns, sizeof *sums);
-    uint8_t *patches = calloc(most, bytes), *packed = calloc(most, rows);
+    uint8_t *patches = calloc(most, bytes), *fours = malloc(most * bytes), *packed = calloc(most, rows);
     uint8_t *zeros = malloc(g->co4);
     int8_t *panel = malloc(most * COLUMNS);
     p.room = malloc(fbnn_gather_bytes(&p.op) + 1);
-    int done = sums && patches && packed && zeros && panel && p.room;
+    int done = sums && patches && fours && packed && zeros && panel && p.room;
     if (zeros) memset(zeros, ZERO, g->co4);
     const ptrdiff_t start = 0;
     for (size_t first = 0; done && first < pixels; first += most) {
         size_t n = pixels - first < most ? pixels - first : most, steps = (n + 3) / 4;
         train_gather(&p, bits, first, n, patches);
         pack_rows(g, rounded, first, n, rows, packed, zeros);
+        for (size_t s = 0; s < steps; s++) {
+            const uint8_t *at = patches + 4 * s * bytes;
+            interleave(at, at + bytes, at + 2 * bytes, at + 3 * bytes, bytes,
+                       fours + 4 * s * bytes);
+        }
         for (size_t c = 0; c < columns; c += COLUMNS) {
-            k->expand(patches + c / 8, bytes, steps, panel);
+            k->expand(fours + c / 2, 4 * bytes, steps, panel);
             for (size_t t = 0; t < tiles; t++) {
                 int32_t part[MAX_ROWS * COLUMNS];
                 const uint8_t *from[MAX_ROWS];
@@ -86,6 +91,7 @@ int train_weight_gradient(const train_kernels *k, const geometry *g,
     if (done) unpack(g, p.tap_bits, columns, sums, factor, dw);
     free(sums);
     free(patches);
+    free(fours);
     free(packed);
     free(zeros);
     free(panel);
