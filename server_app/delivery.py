@@ -16,10 +16,11 @@ from flwr.app import (
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 
-from fedbnn_core.messages import MODEL, MODEL_QUERY, ModelOffer
+from fedbnn_core.messages import MODEL, MODEL_QUERY, STORED, ModelOffer
 from fedbnn_core.runs.directory import PACKED_MODEL
 from fedbnn_core.runs.log import one_line
 from fedbnn_core.server.run import ServerRun
+from server_app.inbox import Inbox
 from server_app.roster import Roster
 
 __all__ = ["deliver_model"]
@@ -75,11 +76,13 @@ def _collect(grid: Grid, messages: list[Message], timeout_s: float) -> int:
     waiting = {str(message_id) for message_id in grid.push_messages(messages)}
     deadline = time.monotonic() + min(timeout_s, _LONGEST_SECONDS)
     stored = 0
+    inbox = Inbox(_MODEL)
     while waiting and time.monotonic() < deadline:
-        for reply in grid.pull_messages(list(waiting)):
-            waiting.discard(reply.metadata.reply_to_message_id)
-            if reply.has_error():
-                reason = one_line(reply.error.reason)
+        fetched = list(inbox.pull(grid, list(waiting)))
+        for answer in (answer for batch in fetched for answer in batch):
+            waiting.discard(answer.question)
+            if answer.content is None or STORED not in answer.content.config_records:
+                reason = one_line(answer.problem or "it does not say where")
                 log(WARNING, "A device has no new model: %s", reason)
             else:
                 stored += 1

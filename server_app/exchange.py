@@ -8,21 +8,28 @@ error reply for a node that died carries the SuperLink's id, not the node's.
 import time
 from collections.abc import Iterable, Iterator, Mapping
 
-from flwr.app import ArrayRecord, Message
+from flwr.app import Message, MessageType
 from flwr.serverapp import Grid
 
-__all__ = ["Exchange", "record_bytes"]
+from server_app.inbox import Answer, Inbox
+from server_app.objects import Limits
+
+__all__ = ["Exchange"]
 
 _POLL_SECONDS = 0.05
 _MAX_POLL_SECONDS = 1.0
-_PULL_AT_ONCE = 8
-"""Replies fetched by one call: a fetched reply is in memory until it is validated."""
 
 
 class Exchange:
-    """The messages of the current round, and late replies to earlier ones."""
+    """The messages of the current round, and late replies to earlier ones.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    limits : how much one reply may hold.
+    """
+
+    def __init__(self, limits: Limits) -> None:
+        self._inbox = Inbox(MessageType.TRAIN, limits)
         self._waiting: dict[str, int] = {}
         self._abandoned: set[str] = set()
         self._counted_bytes = 0
@@ -42,22 +49,21 @@ class Exchange:
         """Return the partitions whose reply has not come, sorted."""
         return sorted(self._waiting.values())
 
-    def replies(self, grid: Grid, timeout_s: float) -> Iterator[tuple[int, Message]]:
+    def replies(self, grid: Grid, timeout_s: float) -> Iterator[tuple[int, Answer]]:
         """Yield (partition, reply) until all have answered or the time is over."""
         deadline = time.monotonic() + timeout_s
         pause = _POLL_SECONDS
         while self._waiting and time.monotonic() < deadline:
             found = False
-            for ids in _batches(self._waiting):
-                fetched = self.counted(grid.pull_messages(ids))
-                found = found or bool(fetched)
+            for fetched in self._inbox.pull(grid, list(self._waiting)):
                 # All at once: the caller may stop before it has seen every one.
-                partitions = [
-                    self._waiting.pop(reply.metadata.reply_to_message_id)
-                    for reply in fetched
-                ]
-                yield from zip(partitions, fetched, strict=True)
-                del fetched
+                came = [(self._waiting.pop(r.question, None), r) for r in fetched]
+                self.count(fetched)
+                found = found or bool(fetched)
+                yield from ((p, reply) for p, reply in came if p is not None)
+                del fetched, came
+                if time.monotonic() >= deadline:
+                    break
             if found:
                 pause = _POLL_SECONDS
             elif self._waiting:
@@ -65,14 +71,9 @@ class Exchange:
                 time.sleep(min(pause, max(0.0, deadline - time.monotonic())))
                 pause = min(pause * 1.2, _MAX_POLL_SECONDS)
 
-    def counted(self, replies: Iterable[Message]) -> list[Message]:
-        """Return replies that were fetched, their bytes added to the count."""
-        fetched = list(replies)
-        for reply in fetched:
-            if not reply.has_error():
-                records = reply.content.array_records.values()
-                self._counted_bytes += sum(map(record_bytes, records))
-        return fetched
+    def count(self, replies: Iterable[Answer]) -> None:
+        """Count the bytes of replies that were fetched."""
+        self._counted_bytes += sum(reply.size_bytes for reply in replies)
 
     def take_bytes(self) -> int:
         """Return the bytes of all replies fetched since the last call.
@@ -84,23 +85,7 @@ class Exchange:
 
     def _discard_late(self, grid: Grid) -> None:
         """Fetch and drop late replies: otherwise Flower keeps them in memory."""
-        for batch in _batches(self._abandoned):
-            ids = batch
-            while late := self.counted(grid.pull_messages(ids)):
-                answered = {reply.metadata.reply_to_message_id for reply in late}
-                self._abandoned -= answered
-                # Flower reports an error for a message that was answered before.
-                ids = [i for i in ids if i not in answered]
-                if not ids:
-                    break
-
-
-def record_bytes(record: ArrayRecord) -> int:
-    """Return the bytes of a record's arrays as they travel."""
-    return sum(len(array.data) for array in record.values())
-
-
-def _batches(ids: Iterable[str]) -> list[list[str]]:
-    every = list(ids)
-    steps = range(0, len(every), _PULL_AT_ONCE)
-    return [every[start : start + _PULL_AT_ONCE] for start in steps]
+        while late := [a for f in self._inbox.pull(grid, self._abandoned) for a in f]:
+            self.count(late)
+            # Flower reports an error for a message that was answered before.
+            self._abandoned -= {answer.question for answer in late}

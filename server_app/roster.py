@@ -16,8 +16,11 @@ from flwr.serverapp import Grid
 from fedbnn_core import __version__
 from fedbnn_core.config import RunConfig
 from fedbnn_core.errors import RunError
+from fedbnn_core.fleet.membership import claim_problem, served_devices
+from fedbnn_core.fleet.registry import Device
 from fedbnn_core.messages import Identity, IdentityQuestion
 from fedbnn_core.runs.log import one_line
+from server_app.inbox import Answer, Inbox
 
 __all__ = ["Roster"]
 
@@ -49,8 +52,13 @@ class Roster:
     _known: set[int] = field(default_factory=set)
     _waiting: dict[str, int] = field(default_factory=dict)
     """Node asked, by the id of the question."""
-    _spare: dict[int, tuple[int, Message]] = field(default_factory=dict)
+    _spare: dict[int, tuple[int, Answer]] = field(default_factory=dict)
     """Partition and answer of nodes that claim what another one holds."""
+    _met: set[int] = field(default_factory=set)
+    """Every node that was ever asked: nobody is waited for twice."""
+    _owners: dict[int, Device | None] | None = None
+    """Whom each node's key belongs to; None if no fleet is served."""
+    _inbox: Inbox = field(default_factory=lambda: Inbox(MessageType.QUERY))
 
     def __post_init__(self) -> None:
         self.num_partitions = self.config.num_partitions
@@ -148,6 +156,7 @@ class Roster:
         if not new:
             return
         self._known |= set(new)
+        self._look_up_owners(grid)
         question = IdentityQuestion(
             version=__version__,
             task=self.task,
@@ -164,28 +173,51 @@ class Roster:
         ids = [str(message_id) for message_id in grid.push_messages(messages)]
         self._waiting |= dict(zip(ids, new, strict=True))
 
+    def _look_up_owners(self, grid: Grid) -> None:
+        """Read in the fleet's registry whom the connected nodes' keys belong to."""
+        devices = served_devices()
+        if devices is None:
+            return
+        # Flower's grid of a deployment tells the key by which a node signed in.
+        nodes = grid.get_nodes()
+        self._owners = {n.node_id: devices.get(bytes(n.public_key)) for n in nodes}
+
     def _receive(self, grid: Grid) -> None:
+        """Take the answers that have come; wait for those who are asked first."""
+        awaited = set(self._waiting.values()) - self._met
+        self._met |= awaited
         last_answer = time.monotonic()
-        while self._waiting and time.monotonic() - last_answer < _IDLE_SECONDS:
-            replies = list(grid.pull_messages(list(self._waiting)))
-            for reply in replies:
-                node = self._waiting.pop(reply.metadata.reply_to_message_id, None)
-                if node is not None:
-                    self._register(node, reply)
-                last_answer = time.monotonic()
-            if not replies:
+        while self._waiting:
+            found = False
+            for fetched in self._inbox.pull(grid, list(self._waiting)):
+                for answer in fetched:
+                    node = self._waiting.pop(answer.question, None)
+                    if node is not None:
+                        self._register(node, answer)
+                    last_answer, found = time.monotonic(), True
+            is_idle = time.monotonic() - last_answer >= _IDLE_SECONDS
+            if is_idle or awaited.isdisjoint(self._waiting.values()):
+                return
+            if not found:
                 time.sleep(_POLL_SECONDS)
 
-    def _register(self, node: int, reply: Message) -> None:
-        if reply.has_error():
-            reason = one_line(reply.error.reason)
-            log(WARNING, "Node %s does not answer: %s", node, reason)
-            self._known.discard(node)  # Ask again next time.
+    def _register(self, node: int, answer: Answer) -> None:
+        if answer.content is None:
+            reason = one_line(answer.problem)
+            if answer.is_malformed:
+                log(WARNING, "%s is excluded: %s", self._name(node, ""), reason)
+            else:
+                log(WARNING, "%s does not answer: %s", self._name(node, ""), reason)
+                self._known.discard(node)  # Ask again next time.
             return
-        records = reply.content.config_records
+        records = answer.content.config_records
         identity = Identity.from_record(records.get(Identity.RECORD, ConfigRecord()))
-        device = one_line(identity.device_name)
-        name = f"Device {device}" if device else f"Node {node}"
+        name = self._name(node, identity.device_name)
+        if self._owners is not None:
+            owner = self._owners.get(node)
+            if problem := claim_problem(owner, identity.partition_id):
+                log(WARNING, "%s is excluded: %s", name, problem)
+                return
         if identity.version == __version__ and identity.stores_models:
             self.model_nodes.add(node)
         if problem := self._problem(identity):
@@ -193,7 +225,7 @@ class Roster:
             return
         partition = identity.partition_id
         if self.node_of_partition.get(partition, node) != node:
-            self._spare[node] = partition, reply
+            self._spare[node] = partition, answer
             log(
                 WARNING,
                 "%s is excluded: another connected one has number %d. Give each device "
@@ -205,6 +237,12 @@ class Roster:
         self.num_partitions = self.num_partitions or identity.num_partitions
         self.node_of_partition[partition] = node
         self._own_examples[partition] = identity.own_examples
+
+    def _name(self, node: int, said: str) -> str:
+        """Return what to call a node: by its key's owner, else as it says."""
+        owner = (self._owners or {}).get(node)
+        name = owner.name if owner is not None else one_line(said)
+        return f"Device {name}" if name else f"Node {node}"
 
     def _problem(self, identity: Identity) -> str:
         """Return why a node cannot take part, or nothing."""

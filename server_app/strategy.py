@@ -27,7 +27,9 @@ from fedbnn_core.server.attempt import RoundAttempt
 from fedbnn_core.server.reply import Reply
 from fedbnn_core.server.run import ServerRun
 from fedbnn_core.server.validation import validate
-from server_app.exchange import Exchange, record_bytes
+from server_app.exchange import Exchange
+from server_app.inbox import Answer, answer_of, record_bytes
+from server_app.objects import Limits
 from server_app.roster import Roster
 
 __all__ = ["FedBNNStrategy", "to_record"]
@@ -50,7 +52,8 @@ class FedBNNStrategy(Strategy):
     def __init__(self, run: ServerRun, roster: Roster) -> None:
         self.run = run
         self.roster = roster
-        self._exchange = Exchange()
+        rules = run.context.rules
+        self._exchange = Exchange(Limits.of_arrays({**rules.arrays, **rules.rotations}))
         self._attempt: RoundAttempt | None = None
         """The attempt under way at the current round."""
         self._bytes_down = 0
@@ -117,21 +120,25 @@ class FedBNNStrategy(Strategy):
 
         Returns (None, None) if fewer replies than the quorum can be used.
         """
-        named = (
-            (self._partition_of_node.get(reply.metadata.src_node_id, -1), reply)
-            for reply in self._exchange.counted(replies)
-        )
+        named = []
+        for reply in replies:
+            answer = answer_of(reply.metadata.reply_to_message_id, reply)
+            self._exchange.count([answer])
+            sender = self._partition_of_node.get(reply.metadata.src_node_id, -1)
+            named.append((sender, answer))
         return self._aggregate(server_round, named), None
 
     def _aggregate(
-        self, server_round: int, replies: Iterable[tuple[int, Message]]
+        self, server_round: int, replies: Iterable[tuple[int, Answer]]
     ) -> ArrayRecord | None:
         if self._attempt is None:
             raise RunError("no client was asked; call configure_train first")
         with self._attempt as attempt:
             for partition, reply in replies:
                 attempt.take(
-                    partition, partial(self._read, server_round, partition, reply)
+                    partition,
+                    partial(self._read, server_round, partition, reply),
+                    size_bytes=reply.size_bytes,
                 )
                 if attempt.is_full:
                     break
@@ -146,14 +153,9 @@ class FedBNNStrategy(Strategy):
         log(INFO, "%s", round_line(self._recent))
         return to_record(self.run.broadcast)
 
-    def _read(self, server_round: int, partition: int, reply: Message) -> Reply:
+    def _read(self, server_round: int, partition: int, reply: Answer) -> Reply:
         """Return the validated reply, or raise `ReplyError` with the reason."""
-        if reply.has_error():
-            reason = (reply.error.reason or "").strip().splitlines()
-            raise ReplyError(
-                f"error {reply.error.code}: {reason[-1] if reason else 'no reason'}"
-            )
-        content = reply.content
+        content = reply.records()
         kinds = {name: type(record) for name, record in content.items()}
         if kinds != _REPLY_RECORDS:
             raise ReplyError(

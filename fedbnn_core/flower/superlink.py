@@ -12,6 +12,7 @@ from pathlib import Path
 
 from fedbnn_core.errors import FedBNNError, FleetError
 from fedbnn_core.fleet.credentials import join_address
+from fedbnn_core.fleet.membership import SERVED_FLEET
 from fedbnn_core.fleet.registry import Fleet
 from fedbnn_core.flower.child import fleet_environment, flower_command, started
 from fedbnn_core.flower.control import Endpoint, connected
@@ -110,7 +111,8 @@ def serve_fleet(
         home = fleet.state_folder.absolute() / "flwr"
         home.mkdir(parents=True, exist_ok=True)
     command = superlink_command(fleet, settings)
-    with started(command, fleet_environment(home)) as process:
+    served = {SERVED_FLEET: str(fleet.folder.absolute()) if fleet is not None else ""}
+    with started(command, fleet_environment(home) | served) as process:
         lines: queue.SimpleQueue[str] = queue.SimpleQueue()
         reader = threading.Thread(target=_read, args=(process, lines, on_line))
         reader.daemon = True

@@ -20,15 +20,25 @@ class Rejection:
 
     client: int
     reason: str
+    size_bytes: int = 0
+    """What travelled of it."""
 
     def to_json(self) -> dict[str, Any]:
         """Return it as it is written."""
-        return {"client": self.client, "reason": self.reason}
+        return {
+            "client": self.client,
+            "reason": self.reason,
+            "bytes": self.size_bytes,
+        }
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> "Rejection":
         """Return what `to_json` wrote."""
-        return cls(content.get("client", -1), str(content.get("reason", "")))
+        return cls(
+            content.get("client", -1),
+            str(content.get("reason", "")),
+            content.get("bytes", 0),
+        )
 
 
 @dataclass(frozen=True)

@@ -79,13 +79,16 @@ class RoundAttempt:
         """Whether the round can be finished with the replies that came."""
         return len(self._store) >= self.quorum
 
-    def take(self, client: int, read: Callable[[], Reply]) -> None:
+    def take(
+        self, client: int, read: Callable[[], Reply], *, size_bytes: int = 0
+    ) -> None:
         """Take a client's reply, or note why it does not count.
 
         Parameters
         ----------
         client : who sent it; -1 for a node that is not known.
         read : returns the validated reply, or raises `ReplyError` with the reason.
+        size_bytes : what travelled of it.
         """
         try:
             if client not in self.asked:
@@ -93,8 +96,10 @@ class RoundAttempt:
             self._store.add(read())
         except ReplyError as error:
             reason = one_line(error)
-            self.record.rejected.append(Rejection(client, reason))
-            _log.warning("Client %s: reply rejected: %s", client, reason)
+            self.record.rejected.append(Rejection(client, reason, size_bytes))
+            _log.warning(
+                "Client %s: reply rejected (%d bytes): %s", client, size_bytes, reason
+            )
         self._on_change(self)
 
     def close(self, *, bytes_up: int) -> list[Reply]:

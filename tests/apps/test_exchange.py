@@ -5,6 +5,7 @@ from flwr.app import Array, ArrayRecord, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
 from server_app.exchange import Exchange
+from server_app.objects import Limits
 
 
 class OneFetch:
@@ -40,10 +41,11 @@ def test_surplus_of_one_fetch_is_counted_and_not_fetched_again():
     replies = [answer(asked[5], size=300), answer(asked[6], size=40)]
     sizes = [len(r.content["arrays"]["w"].data) for r in replies]
     assert sizes[0] == sizes[1] + 260
-    grid, exchange = OneFetch(replies), Exchange()
+    grid, exchange = OneFetch(replies), Exchange(Limits())
     exchange.send(grid, asked)
     # The round needs one reply only; the other one came with it.
-    assert next(exchange.replies(grid, 1.0)) == (5, replies[0])
+    partition, reply = next(exchange.replies(grid, 1.0))
+    assert (partition, reply.records()) == (5, replies[0].content)
     exchange.send(grid, {})
     assert exchange.take_bytes() == sum(sizes)
     assert exchange.take_bytes() == 0

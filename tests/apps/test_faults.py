@@ -149,7 +149,8 @@ def test_answer_to_an_earlier_round_does_not_count(federate):
 
     directory, _ = federate(fault=fault, clients_per_round=CLIENTS)
     (entry,) = directory.read_metrics()[1].rejected
-    assert entry == Rejection(2, "it answers round 0, expected 1")
+    assert entry == Rejection(2, "it answers round 0, expected 1", entry.size_bytes)
+    assert entry.size_bytes > 0
 
 
 def test_reply_of_a_node_that_was_not_asked_does_not_count(data, tmp_path):
@@ -169,7 +170,8 @@ def test_reply_of_a_node_that_was_not_asked_does_not_count(data, tmp_path):
     (line,) = strategy.run.directory.read_metrics()
     assert len(line.clients) == 2
     reason = "it comes from a node that was not asked"
-    assert line.rejected == [Rejection(-1, reason)]
+    (entry,) = line.rejected
+    assert entry == Rejection(-1, reason, entry.size_bytes)
 
 
 def test_stragglers_are_left_behind_at_the_deadline(federate):
@@ -401,7 +403,7 @@ def test_client_that_claims_more_images_than_it_has_is_rejected(federate):
         )
         (entry,) = directory.read_metrics()[0].rejected
         reason = f"num-examples must be an integer in 1..{bound}, got 100"
-        assert entry == Rejection(5, reason)
+        assert (entry.client, entry.reason) == (5, reason)
 
 
 def test_trimmed_mean_of_too_few_replies_is_told(federate):
