@@ -6,6 +6,7 @@ range is a `ConfigError` that names the valid choices.
 """
 
 import math
+import re
 import sys
 import tomllib
 from collections.abc import Mapping
@@ -58,6 +59,9 @@ CHANGEABLE = (
 
 def _choice(*choices: str | int) -> Any:
     return field(metadata={"choices": choices})
+
+
+_RUN_NAME = re.compile(r"\w[\w .+=@-]{0,99}")
 
 
 def _within(minimum: float = -math.inf, maximum: float = math.inf) -> Any:
@@ -201,6 +205,12 @@ class RunConfig:
     def __post_init__(self) -> None:
         for entry in fields(self):
             _check_value(entry.name, getattr(self, entry.name), entry.metadata)
+        if self.run_name and not _RUN_NAME.fullmatch(self.run_name):
+            raise ConfigError(
+                "config key 'run-name' must be at most 100 letters, digits, spaces and "
+                f"any of ._+=@-, a letter or digit first; got {self.run_name!r}. It is "
+                "part of a folder's name; output-dir says where that folder lies"
+            )
 
     @classmethod
     def from_mapping(

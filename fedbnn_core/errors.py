@@ -1,5 +1,6 @@
 """The exceptions that FedBNN raises for what a user or a client did."""
 
+import unicodedata
 from collections.abc import Sequence
 
 __all__ = [
@@ -11,11 +12,30 @@ __all__ = [
     "FormatError",
     "ReplyError",
     "RunError",
+    "printable",
 ]
 
 
+def printable(text: str) -> str:
+    """Return text from outside for a person: nothing in it can steer a terminal.
+
+    Line breaks and spaces of any width stay.
+    """
+    return "".join(
+        c if c.isprintable() or c == "\n" or unicodedata.category(c) == "Zs" else "?"
+        for c in text
+    )
+
+
 class FedBNNError(Exception):
-    """Base of all FedBNN errors; the message says what to do."""
+    """Base of all FedBNN errors; the message says what to do.
+
+    Parts of it may come from outside, such as a file's name.
+    """
+
+    def __str__(self) -> str:
+        """Return the message as it may be shown."""
+        return printable(super().__str__())
 
 
 class ConfigError(FedBNNError):

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
-from fedbnn_core.errors import ConfigError
+from fedbnn_core.errors import ConfigError, printable
 
 if TYPE_CHECKING:
     from fedbnn_core.reporting.comparison import RunFigures
@@ -55,7 +56,7 @@ def compare(
     if csv is not None:
         csv.write_text(as_csv(figures), encoding="utf-8")
     plot_runs(figures, plot)
-    console.print(f"Plot: {plot}")
+    console.print(f"Plot: {escape(printable(str(plot)))}", soft_wrap=True)
 
 
 def comparison_table(runs: "Sequence[RunFigures]") -> Table:
@@ -65,7 +66,7 @@ def comparison_table(runs: "Sequence[RunFigures]") -> Table:
     table = Table(box=SIMPLE_HEAD)
     table.add_column("", no_wrap=True)
     for run in runs:
-        table.add_column(run.name, justify="right", overflow="fold")
+        table.add_column(escape(printable(run.name)), justify="right", overflow="fold")
     lines = {
         "method": [run.method for run in runs],
         "model": [run.model for run in runs],
@@ -87,7 +88,7 @@ def comparison_table(runs: "Sequence[RunFigures]") -> Table:
         "s in all": [f"{run.seconds:.0f}" for run in runs],
     }
     for name, cells in lines.items():
-        table.add_row(name, *cells)
+        table.add_row(name, *(escape(printable(cell)) for cell in cells))
     return table
 
 

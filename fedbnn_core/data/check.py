@@ -14,6 +14,7 @@ from fedbnn_core.data.dataset import Images, Labels
 from fedbnn_core.data.readers import folder as folder_reader
 from fedbnn_core.data.readers import npz
 from fedbnn_core.data.readers.images import choose_shape, decode_images, read_headers
+from fedbnn_core.errors import printable
 
 __all__ = ["DataReport", "check_data"]
 
@@ -147,15 +148,15 @@ def _report(
     classes = len(class_names)
     _, channels, height, width = x_train.shape
     return DataReport(
-        class_names=class_names,
+        class_names=tuple(printable(name) for name in class_names),
         train_counts=np.bincount(y_train, minlength=classes),
         test_counts=np.bincount(y_test, minlength=classes),
         has_own_test_set=has_own_test_set,
         input_shape=(channels, height, width),
         sizes=dict(sizes),
-        unreadable=unreadable,
-        leaks=tuple(leaks),
-        contradictions=tuple(contradictions),
+        unreadable=tuple(printable(name) for name in unreadable),
+        leaks=tuple((printable(a), printable(b)) for a, b in leaks),
+        contradictions=tuple((printable(a), printable(b)) for a, b in contradictions),
     )
 
 

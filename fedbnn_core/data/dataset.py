@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from fedbnn_core.errors import printable
 from fedbnn_core.seeding import derive_seed
 
 __all__ = [
@@ -72,7 +73,9 @@ class Dataset:
     """Who produced each training image, int64 (n,), where that is known."""
 
     def __post_init__(self) -> None:
-        """Let test statistics default to those of training."""
+        """Make names fit to be shown; let test statistics default to training's."""
+        names = tuple(printable(name) for name in self.class_names)
+        object.__setattr__(self, "class_names", names)
         if not self.test_mean:
             object.__setattr__(self, "test_mean", self.mean)
             object.__setattr__(self, "test_std", self.std)

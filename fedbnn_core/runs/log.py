@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedbnn_core.errors import printable
 from fedbnn_core.runs.metrics import RoundMetrics
 from fedbnn_core.runs.progress import seconds_left
 
@@ -44,7 +45,7 @@ def one_line(text: object) -> str:
 def plain_line(line: str) -> str:
     """Return a line of Flower's log for a person: no colours, no INFO in front."""
     level, message = split_level(line)
-    return message if level == "INFO" else _COLOUR.sub("", line).strip()
+    return printable(message if level == "INFO" else _COLOUR.sub("", line).strip())
 
 
 def split_level(line: str) -> tuple[str, str]:

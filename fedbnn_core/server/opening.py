@@ -9,8 +9,8 @@ import numpy as np
 
 from fedbnn_core.arrays import to_safetensors
 from fedbnn_core.config import RunConfig
-from fedbnn_core.data import Dataset, save_partition
-from fedbnn_core.errors import ConfigError, RunError
+from fedbnn_core.data import Dataset, load_partition, save_partition
+from fedbnn_core.errors import ConfigError, DataError, RunError
 from fedbnn_core.files import disk_errors, require_space
 from fedbnn_core.methods import create_method, method_class, method_names
 from fedbnn_core.methods.base import Method
@@ -94,6 +94,7 @@ def open_run(
     notes: list[str] = []
     if config.resume:
         notes = _restore(context, state, checkpoints)
+        notes += _repair_partition(context, partition)
     else:
         _prepare_directory(context, state, partition)
     if not config.resume or not state.rounds_done:
@@ -182,6 +183,24 @@ def _prepare_directory(
     with disk_errors(context.partition_file):
         save_partition(context.partition_file, partition)
     context.directory.write_json("config.json", describe(context))
+
+
+def _repair_partition(
+    context: RunContext, partition: list[np.ndarray[Any, Any]]
+) -> list[str]:
+    """Write the partition again if its file is damaged; return a note on it.
+
+    Every client reads that file: one that is cut short would fail them all.
+    """
+    path = context.partition_file
+    try:
+        if len(load_partition(path)) == context.num_partitions:
+            return []
+    except DataError:
+        pass
+    with disk_errors(path):
+        save_partition(path, partition)
+    return [f"{path.name} was damaged or missing; it has been made again"]
 
 
 def _require_space(context: RunContext, state: ServerState) -> None:

@@ -38,8 +38,11 @@ IMAGE_SUFFIXES = frozenset(
 _GREY_MODES = frozenset({"1", "L", "LA", "I", "F", "I;16", "I;16B", "I;16L"})
 _ORIENTATION_TAG = 0x0112
 _CHUNK = 256
-# What Pillow raises for files that are damaged, no images, or far too large.
-_UNREADABLE = (OSError, ValueError, SyntaxError, Image.DecompressionBombError)
+_FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF")
+"""All that is opened: for others, such as EPS, Pillow starts a helper program."""
+_MAX_FILE_BYTES = 256 * 2**20
+_MAX_PIXELS = 120_000_000
+"""The largest photos of phones have 108 million."""
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
@@ -90,8 +93,9 @@ def decode_image(encoded: Encoded, shape: tuple[int, int, int]) -> Images:
     Parameters
     ----------
     encoded : Path or bytes
-        Anything Pillow reads. A photo is turned as its EXIF orientation says; 16-bit
-        grey is reduced to its upper 8 bits; transparency is dropped.
+        A PNG, JPEG, WebP, BMP, GIF or TIFF file. A photo is turned as its EXIF
+        orientation says; 16-bit grey is reduced to its upper 8 bits; transparency is
+        dropped.
     shape : tuple of int
         Channels (1 grey, 3 RGB), height and width. An image of another size is resized
         (bilinear, antialiased), which may change its aspect ratio.
@@ -103,7 +107,7 @@ def decode_image(encoded: Encoded, shape: tuple[int, int, int]) -> Images:
     Raises
     ------
     DataError
-        The image cannot be read.
+        The image cannot be read, or it is too large.
     """
     channels, height, width = shape
     try:
@@ -116,11 +120,11 @@ def decode_image(encoded: Encoded, shape: tuple[int, int, int]) -> Images:
             if image.size != (width, height):
                 image = image.resize((width, height), Image.Resampling.BILINEAR)
             pixels: Images = np.asarray(image)
-    except _UNREADABLE as error:
+    except Exception as error:  # Whatever a damaged file makes of the decoder.
         name = encoded if isinstance(encoded, Path) else f"of {len(encoded)} bytes"
         raise DataError(
-            f"cannot read the image {name}: {error}; give a PNG, a JPEG or another "
-            "file that Pillow reads"
+            f"cannot read the image {name}: {error}; give a PNG, JPEG, WebP, BMP, GIF "
+            "or TIFF file"
         ) from error
     return pixels[None] if channels == 1 else pixels.transpose(2, 0, 1)
 
@@ -181,7 +185,24 @@ def _map_in_chunks(
 
 
 def _open(encoded: Encoded) -> Image.Image:
-    return Image.open(io.BytesIO(encoded) if isinstance(encoded, bytes) else encoded)
+    """Read an image's header; raise `DataError` if the file or image is too large."""
+    if isinstance(encoded, bytes):
+        size = len(encoded)
+        source: io.BytesIO | Path = io.BytesIO(encoded)
+    else:
+        size, source = encoded.stat().st_size, encoded
+    if size > _MAX_FILE_BYTES:
+        raise DataError(f"it has {size:,} bytes, at most {_MAX_FILE_BYTES:,} are read")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+        image = Image.open(source, formats=_FORMATS)
+    width, height = image.size
+    if width * height > _MAX_PIXELS:
+        image.close()
+        raise DataError(
+            f"it has {width} x {height} pixels, at most {_MAX_PIXELS:,} are decoded"
+        )
+    return image
 
 
 def _read_header(encoded: Encoded) -> ImageHeader | None:
@@ -193,5 +214,5 @@ def _read_header(encoded: Encoded) -> ImageHeader | None:
                 if image.getexif().get(_ORIENTATION_TAG, 1) >= 5:
                     width, height = height, width
                 return ImageHeader(height, width, image.mode in _GREY_MODES)
-    except _UNREADABLE:
+    except Exception:  # Whatever a damaged file makes of the decoder.
         return None

@@ -1,0 +1,194 @@
+"""A device that speaks the protocol itself: a node key and gRPC stubs, no client."""
+
+import threading
+import time
+
+import grpc
+from cryptography.hazmat.primitives.serialization import load_ssh_private_key
+from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.app.message import remove_content_from_message
+from flwr.common.constant import PUBLIC_KEY_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADER
+from flwr.common.serde import message_to_proto
+from flwr.proto.fleet_pb2 import (
+    ActivateNodeRequest,
+    PullMessagesRequest,
+    PushMessagesRequest,
+)
+from flwr.proto.fleet_pb2_grpc import FleetStub
+from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
+from flwr.proto.message_pb2 import PullObjectRequest, PushObjectRequest
+from flwr.proto.node_pb2 import Node
+from flwr.supercore.date import now
+from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
+from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
+from flwr.supercore.primitives.asymmetric import public_key_to_bytes, sign_message
+
+from client_app.app import app as client_app
+from fedbnn_core.fleet import read_bundle
+from fedbnn_core.messages import Identity
+from tests.apps.hostile_trees import Honest, Sent, hostile, name_of
+
+
+class RawDevice:
+    """Signs in with a bundle's key; introduces itself, then sends what it likes.
+
+    Parameters
+    ----------
+    bundle : path of its bundle.
+    case : name of what it sends in the place of a trained reply.
+    number : the number that it claims; by default its own.
+    """
+
+    def __init__(self, bundle, case=None, *, number=None):
+        self.bundle = read_bundle(bundle)
+        self.case = case
+        self.number = self.bundle.partition_id if number is None else number
+        self.key = load_ssh_private_key(self.bundle.private_key.encode(), None)
+        self.public = public_key_to_bytes(self.key.public_key())
+        credentials = grpc.ssl_channel_credentials(self.bundle.ca_certificate.encode())
+        self.channel = grpc.secure_channel(self.bundle.server, credentials)
+        self.stub = FleetStub(self.channel)
+        self.sent = []
+        """Types of the messages that were answered."""
+        self.refused = []
+        answer = self.call(
+            "ActivateNode",
+            ActivateNodeRequest(public_key=self.public, heartbeat_interval=120),
+        )
+        self.node = Node(node_id=answer.node_id)
+
+    def call(self, method, request):
+        """Call the server, signed as Flower's client does."""
+        stamp = now().isoformat()
+        metadata = (
+            (PUBLIC_KEY_HEADER, self.public),
+            (TIMESTAMP_HEADER, stamp),
+            (SIGNATURE_HEADER, sign_message(self.key, stamp.encode("ascii"))),
+        )
+        return getattr(self.stub, method)(request, metadata=metadata, timeout=60)
+
+    def step(self):
+        """Answer the message that waits, if there is one."""
+        pulled = self.call("PullMessages", PullMessagesRequest(node=self.node))
+        for proto, tree in zip(
+            pulled.messages_list, pulled.message_object_trees, strict=True
+        ):
+            run_id = proto.metadata.run_id
+            contents = {
+                node.object_id: self.call(
+                    "PullObject",
+                    PullObjectRequest(
+                        node=self.node, run_id=run_id, object_id=node.object_id
+                    ),
+                ).object_content
+                for node in iterate_object_tree(tree)
+            }
+            message = inflate_object_from_contents(tree.object_id, contents)
+            message.metadata.__dict__["_message_id"] = tree.object_id
+            self.answer(message)
+
+    def answer(self, message):
+        kind = message.metadata.message_type
+        if kind == "query":
+            identity = Identity(
+                version=__import__("fedbnn_core").__version__,
+                partition_id=self.number,
+                device_name="<b>evil</b>\x1b[31m",
+                stores_models=True,
+            )
+            record = ConfigRecord(identity.to_record())
+            reply = Message(RecordDict({"identity": record}), reply_to=message)
+            sent = self._whole(reply)
+        elif kind == "train":
+            context = Context(
+                run_id=message.metadata.run_id,
+                node_id=self.node.node_id,
+                node_config={"partition-id": self.number},
+                state=RecordDict(),
+                run_config=self.run_config,
+            )
+            reply = client_app(message, context)
+            self._claim(reply)
+            sent = hostile(self.case, reply)
+        else:
+            # The model at the end is answered with garbage.
+            reply = Message(RecordDict(), reply_to=message)
+            self._claim(reply)
+            sent = Sent(b"Message  4\0\xff\xfe\xfd\xfc")
+        self.push(reply, sent)
+        self.sent.append(kind)
+
+    run_config: dict = {}  # noqa: RUF012
+
+    def _claim(self, reply):
+        metadata = reply.metadata.__dict__
+        metadata["_src_node_id"] = self.node.node_id
+        metadata["_dst_node_id"] = 1
+
+    def _whole(self, reply):
+        self._claim(reply)
+        honest = Honest(reply)
+        return Sent(honest.root, honest.contents[:-1])
+
+    def push(self, reply, sent):
+        """Announce a tree, then send its objects."""
+        proto = message_to_proto(remove_content_from_message(reply))
+        proto.metadata.message_id = name_of(sent.root)
+        run_id = proto.metadata.run_id
+        try:
+            session = self.call(
+                "PushMessages",
+                PushMessagesRequest(
+                    node=self.node,
+                    messages_list=[proto],
+                    message_object_trees=[sent.tree()],
+                ),
+            ).session_id
+            for name, content in sent.pushed().items():
+                self.call(
+                    "PushObject",
+                    PushObjectRequest(
+                        node=self.node,
+                        run_id=run_id,
+                        object_id=name,
+                        object_content=content,
+                        session_id=session,
+                    ),
+                )
+        except grpc.RpcError as error:
+            # The SuperLink itself refuses some of it.
+            self.refused.append(str(error))
+
+    def heartbeat(self):
+        self.call(
+            "SendNodeHeartbeat",
+            SendNodeHeartbeatRequest(node=self.node, heartbeat_interval=120),
+        )
+
+
+class RawDevices(threading.Thread):
+    """Let several raw devices answer, until they are told to stop."""
+
+    def __init__(self, devices):
+        super().__init__(daemon=True)
+        self.devices = devices
+        self.ended = threading.Event()
+        self.problem = None
+
+    def run(self):
+        beat = time.monotonic()
+        try:
+            while not self.ended.wait(0.2):
+                for device in self.devices:
+                    device.step()
+                if time.monotonic() - beat > 30:
+                    beat = time.monotonic()
+                    for device in self.devices:
+                        device.heartbeat()
+        except Exception as error:
+            if not self.ended.is_set():
+                self.problem = error
+
+    def close(self):
+        self.ended.set()
+        self.join(60)
