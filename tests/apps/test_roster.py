@@ -1,19 +1,25 @@
 """Who may take part, from answers that devices could give."""
 
 import io
+import itertools
 import json
 import logging
+from types import SimpleNamespace
 
 import pytest
-from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.common.logger import FLOWER_LOGGER, ConsoleHandler
 
 from fedbnn_core import __version__
 from fedbnn_core.config import RunConfig
+from fedbnn_core.fleet import Fleet
+from fedbnn_core.fleet.credentials import public_pem
+from fedbnn_core.fleet.membership import SERVED_FLEET
 from fedbnn_core.flower.deployment import run_progress
 from fedbnn_core.runs.log import directory_in, split_level, stopped_in
+from server_app import roster as roster_module
 from server_app.roster import Roster
-from tests.apps.local_grid import LocalGrid
+from tests.apps.local_grid import LocalGrid, error_reply
 
 
 class Devices(LocalGrid):
@@ -104,3 +110,100 @@ def test_devices_of_a_resumed_run_learn_its_dataset():
     Roster(RunConfig.from_mapping(settings, complete=False)).refresh(grid)
     (question,) = grid.asked
     assert json.loads(question["run-config"])["dataset"] == "svhn"
+
+
+class KeyedDevices(Devices):
+    """Nodes that signed in with a key of the fleet."""
+
+    def __init__(self, keys, **identities):
+        super().__init__(**identities)
+        self.keys = keys
+
+    def get_nodes(self):
+        return [
+            SimpleNamespace(node_id=node, public_key=self.keys[node])
+            for node in self.identities
+        ]
+
+
+@pytest.fixture
+def fleet_keys(tmp_path, monkeypatch):
+    """Return the keys of devices 0 and 1 of a fleet that is served."""
+    fleet = Fleet.create(tmp_path / "fleet", ["127.0.0.1"])
+    for name in ("owner", "other"):
+        fleet.add(name)
+    monkeypatch.setenv(SERVED_FLEET, str(fleet.folder))
+    return [public_pem(device.public_key.encode()) for device in fleet.devices()]
+
+
+@pytest.mark.parametrize("liar_first", [True, False])
+def test_a_number_belongs_to_its_key(roster, output, fleet_keys, liar_first):
+    owner, liar = (2, 1) if liar_first else (1, 2)
+    keys = {owner: fleet_keys[0], liar: fleet_keys[1]}
+    claims = {f"n{node}": {"partition-id": 0} for node in (owner, liar)}
+    grid = KeyedDevices(keys, **claims)
+    for _ in range(3):
+        roster.refresh(grid)
+    assert roster.node_of_partition == {0: owner}
+    (line,) = output.getvalue().splitlines()
+    # By the name that its key has, not the one it gives itself.
+    assert "Device other is excluded: it says that it has number 0" in line
+    # The owner leaves: its number does not go to the liar.
+    del grid.identities[owner]
+    roster.refresh(grid)
+    assert roster.node_of_partition == {}
+
+
+def test_a_key_that_the_fleet_does_not_know(roster, output, fleet_keys):
+    grid = KeyedDevices({1: b"other", 2: fleet_keys[1]}, n1={"partition-id": 0})
+    grid.identities[2] = {"partition-id": 1, "stores-models": True}
+    roster.refresh(grid)
+    assert roster.node_of_partition == {1: 2}
+    assert roster.model_nodes == {2}
+    assert "its key does not belong to the fleet" in output.getvalue()
+
+
+class Mute(Devices):
+    """Nodes that do not answer, or with an error."""
+
+    silent = True
+
+    def _reply(self, partition, message):
+        reply = super()._reply(partition, message)
+        if message.metadata.dst_node_id != 2:
+            return reply
+        return None if self.silent else error_reply(reply, 2, "broken")
+
+
+@pytest.mark.parametrize("silent", [True, False])
+def test_a_silent_device_is_waited_for_once(roster, monkeypatch, silent):
+    """It must not cost every round a minute."""
+    slept = []
+    clock = itertools.count()
+    monkeypatch.setattr(roster_module.time, "sleep", slept.append)
+    monkeypatch.setattr(roster_module.time, "monotonic", lambda: float(next(clock)))
+    grid = Mute(n1={"partition-id": 0}, n2={"partition-id": 1})
+    grid.silent = silent
+    roster.refresh(grid)
+    assert roster.node_of_partition == {0: 1}
+    assert len(slept) < 65
+    del slept[:]
+    for _ in range(5):
+        roster.refresh(grid)
+    assert slept == []
+
+
+@pytest.mark.parametrize(
+    "identity",
+    [RecordDict(), RecordDict({"identity": MetricRecord({"x": 1})}), RecordDict({})],
+)
+def test_malformed_answers_exclude_their_node_only(roster, output, identity):
+    class Odd(Devices):
+        def _reply(self, partition, message):
+            if message.metadata.dst_node_id == 2:
+                return Message(content=identity, reply_to=message)
+            return super()._reply(partition, message)
+
+    roster.refresh(Odd(n1={"partition-id": 0}, n2={}))
+    assert roster.node_of_partition == {0: 1}
+    assert "Node 2 is excluded" in output.getvalue()
