@@ -35,6 +35,24 @@ def test_every_field_has_a_description():
             assert lines[position + 1].startswith('"""'), line
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("../../evil", "a/b", "/etc", "a\\b", "..", ".hidden", "-c", "a\nb"),
+        *("[red]x[/]", "<script>", "a&b", "nul\0", "\x1b[31m", "x" * 101, " x"),
+        *("a:b", "a*"),
+    ],
+)
+def test_run_names_that_are_no_part_of_a_folders_name(name):
+    with pytest.raises(ConfigError, match="'run-name' must be"):
+        parse(run_name=name)
+
+
+@pytest.mark.parametrize("name", ["", "a", "fedbnn-seed1", "Versuch 3.1", "größe_2+x"])
+def test_run_names(name):
+    assert parse(run_name=name).run_name == name
+
+
 def test_override_replaces_only_its_key():
     config = parse(lr=0.5, seed=7)
     assert (config.lr, config.seed) == (0.5, 7)

@@ -180,7 +180,10 @@ class RawDevices(threading.Thread):
         try:
             while not self.ended.wait(0.2):
                 for device in self.devices:
-                    device.step()
+                    try:
+                        device.step()
+                    except grpc.RpcError as error:
+                        device.refused.append(str(error))
                 if time.monotonic() - beat > 30:
                     beat = time.monotonic()
                     for device in self.devices:

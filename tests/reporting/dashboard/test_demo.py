@@ -10,7 +10,12 @@ from fedbnn_core.cli import app
 from fedbnn_core.errors import RunError
 from fedbnn_core.packed import PackedModel, reference
 from fedbnn_core.packed.graph import Kind, Operation
-from fedbnn_core.reporting.dashboard.demo import layer_bits, open_demo
+from fedbnn_core.reporting.dashboard.demo import (
+    Demo,
+    demo_page,
+    layer_bits,
+    open_demo,
+)
 from fedbnn_core.speed.runtimes import packed_bytes
 from tests.reporting.dashboard.conftest import serving
 from tests.reporting.dashboard.test_server import request
@@ -24,6 +29,17 @@ def demo(real_run):
 
 def test_the_model_is_exported_if_need_be(demo, real_run):
     assert (real_run / "model.fbnn").is_file()
+
+
+def test_names_from_outside_stay_text_in_the_page():
+    model = PackedModel(packed_bytes("cnn4", (1, 28, 28)))
+    evil = "</script><img src=x onerror=alert(1)>"
+    model.class_names[0] = model.graph.architecture = evil
+    page = demo_page(Demo(model, np.empty((0, 28, 28, 1), np.uint8), []))
+    assert "<img" not in page
+    assert page.count("</script>") == page.count("<script")
+    data = page.partition('id="data"')[2].partition(">")[2].partition("<")[0]
+    assert json.loads(data)["class_names"][0] == evil
 
 
 def test_bits_by_threshold_flip_and_sign():

@@ -234,13 +234,32 @@ def test_a_run_that_has_not_finished_a_round_opens(browser, tmp_path):
 
 
 def test_nothing_in_the_data_can_end_the_script(browser, tmp_path):
-    path = write_run(tmp_path / "evil", rounds=2, run_name="</script><script>x=1")
+    path = write_run(tmp_path / "evil", rounds=2)
     description = json.loads((path / "config.json").read_text())
+    description["config"]["run-name"] = "</script><script>x=1"
     description["class_names"][0] = "</script><img src=x onerror=alert(1)>"
     (path / "config.json").write_text(json.dumps(description))
     browser.open(write_report([path]).as_uri())
     assert browser.wait(POINTS, "accuracy") == [2, 2, 2]
     assert browser.complaints() == []
+
+
+EVIL = "</script><img src=x onerror=alert(1)>\u2028"
+
+
+def test_names_from_outside_stay_text_in_the_page(tmp_path):
+    path = write_run(tmp_path / "evil", rounds=2)
+    description = json.loads((path / "config.json").read_text())
+    description["class_names"][0] = EVIL
+    for key in ("run-name", "dataset"):
+        description["config"][key] = EVIL
+    (path / "config.json").write_text(json.dumps(description))
+    page = write_report([path]).read_text(encoding="utf-8")
+    # Markup only as text of the title; in the data as \\u003c.
+    assert "<img" not in page
+    assert page.count("</script>") == page.count("<script")
+    content = page.partition('id="data"')[2].partition(">")[2].partition("<")[0]
+    assert json.loads(content)["runs"][0]["config"]["run-name"] == EVIL
 
 
 def test_a_long_deep_run_stays_small_and_draws_all_points(browser, tmp_path):
