@@ -75,17 +75,23 @@ class RawDevice:
         ):
             run_id = proto.metadata.run_id
             contents = {
-                node.object_id: self.call(
-                    "PullObject",
-                    PullObjectRequest(
-                        node=self.node, run_id=run_id, object_id=node.object_id
-                    ),
-                ).object_content
+                node.object_id: self.pull(run_id, node.object_id)
                 for node in iterate_object_tree(tree)
             }
             message = inflate_object_from_contents(tree.object_id, contents)
             message.metadata.__dict__["_message_id"] = tree.object_id
             self.answer(message)
+
+    def pull(self, run_id, name):
+        """Return an object; the server announces a message before its objects."""
+        request = PullObjectRequest(node=self.node, run_id=run_id, object_id=name)
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            answer = self.call("PullObject", request)
+            if answer.object_available:
+                return answer.object_content
+            time.sleep(0.1)
+        raise AssertionError(f"object {name} does not come")
 
     def answer(self, message):
         kind = message.metadata.message_type

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedbnn_core.config import RunConfig
+from fedbnn_core.fleet import Fleet
 from tests.apps.hostile_trees import CASES, SILENT
 from tests.deploy.raw_device import RawDevice, RawDevices
 from tests.deploy.site import QUICK
@@ -54,6 +55,13 @@ class Memory(threading.Thread):
                     continue
 
 
+def populate(site, names):
+    """Make a fleet of the honest devices and many others."""
+    site.init(*HONEST)
+    for name in names:
+        Fleet(site.fleet).add(name)
+
+
 def train(site, total):
     started = [site.device(name) for name in HONEST]
     for device in started:
@@ -75,7 +83,7 @@ def test_hostile_devices_change_nothing(tmp_path_factory, site):
     total = len(HONEST) + len(cases)
     names = [f"raw{number}" for number in range(len(cases))]
     assert len(cases) >= 25
-    site.init(*HONEST, *names)
+    populate(site, names)
     site.serve().wait_for(f"{names[-1]} may join")
     raw = [RawDevice(site.bundle(n), c) for n, c in zip(names, cases, strict=True)]
     settings = QUICK | {
@@ -117,7 +125,7 @@ def test_hostile_devices_change_nothing(tmp_path_factory, site):
     )
     calm = Site(tmp_path_factory.mktemp("calm"))
     try:
-        calm.init(*HONEST, *names)
+        populate(calm, names)
         calm.serve()
         _, quiet = train(calm, total)
         assert [line.clients for line in quiet.read_metrics()] == [[0, 1], [0, 1]]
