@@ -25,11 +25,8 @@ class Rejection:
 
     def to_json(self) -> dict[str, Any]:
         """Return it as it is written."""
-        return {
-            "client": self.client,
-            "reason": self.reason,
-            "bytes": self.size_bytes,
-        }
+        size = {"bytes": self.size_bytes} if self.size_bytes else {}
+        return {"client": self.client, "reason": self.reason, **size}
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> "Rejection":

@@ -16,7 +16,7 @@ from tests.deploy.site import QUICK
 pytestmark = pytest.mark.deploy
 
 HONEST = ["a", "b"]
-TIMEOUT = 90
+TIMEOUT = 75
 LARGEST_MB = 1500
 """A server app with torch and this model has 600 MB; one bomb would have 400 GB."""
 
