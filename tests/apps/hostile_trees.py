@@ -161,12 +161,12 @@ def _deep_arrays(honest):
 
 def _many_objects(honest):
     return Sent(
-        honest.root, honest.contents[:-1], extra=[f"{n:064x}" for n in range(3000)]
+        honest.root, honest.contents[:-1], extra=[f"{n:064x}" for n in range(600)]
     )
 
 
 def _huge_chunk(honest):
-    chunk = made("ArrayChunk", body=bytes(48 * 2**20))
+    chunk = made("ArrayChunk", body=bytes(16 * 2**20))
     return honest.with_array(array_object([chunk], [0]), [chunk])
 
 

@@ -36,13 +36,15 @@ class RawDevice:
     Parameters
     ----------
     bundle : path of its bundle.
-    case : name of what it sends in the place of a trained reply.
+    cases : names of what it sends in the place of trained replies, one a round.
     number : the number that it claims; by default its own.
     """
 
-    def __init__(self, bundle, case=None, *, number=None):
+    def __init__(self, bundle, cases=(), *, number=None):
         self.bundle = read_bundle(bundle)
-        self.case = case
+        self.cases = list(cases)
+        self.tried = {}
+        """What was sent in which round, from 0, unless the SuperLink refused it."""
         self.number = self.bundle.partition_id if number is None else number
         self.key = load_ssh_private_key(self.bundle.private_key.encode(), None)
         self.public = public_key_to_bytes(self.key.public_key())
@@ -109,14 +111,19 @@ class RawDevice:
         elif kind == "train":
             reply = Message(self.trained(message), reply_to=message)
             self._claim(reply)
-            sent = hostile(self.case, reply)
+            number = message.content["config"]["round"]
+            case = self.cases[number % len(self.cases)]
+            sent = hostile(case, reply)
         else:
             # The model at the end is answered with garbage.
             reply = Message(RecordDict(), reply_to=message)
             self._claim(reply)
             sent = Sent(b"Message  4\0\xff\xfe\xfd\xfc")
+        before = len(self.refused)
         self.push(reply, sent)
         self.sent.append(kind)
+        if kind == "train" and len(self.refused) == before:
+            self.tried[number] = case
 
     def trained(self, message):
         """Return what an honest device of this number would send.
