@@ -18,7 +18,7 @@ pytestmark = pytest.mark.deploy
 HONEST = ["a", "b"]
 HOSTILE = 4
 ROUNDS = -(-len(CASES) // HOSTILE)
-TIMEOUT = 60
+TIMEOUT = 180
 LARGEST_MB = 1500
 """A server app with torch and this model has 600 MB; one bomb would have 400 GB."""
 
