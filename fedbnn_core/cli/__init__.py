@@ -113,6 +113,13 @@ def main() -> None:
             f"this command needs {error.name}, which is not installed; install it "
             f"with: pip install 'fedbnn[{'simulation' if simulates else 'device'}]'"
         )
+    except OSError as error:
+        if error.filename is None:
+            raise
+        _fail(
+            f"cannot use {error.filename}: {error.strerror}; choose another place, or "
+            "make sure that it can be read and written"
+        )
 
 
 def _interrupt(number: int, frame: FrameType | None) -> NoReturn:

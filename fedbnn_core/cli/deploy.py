@@ -47,7 +47,7 @@ def run(
 ) -> None:
     """Train on the fleet, follow the run, and exit non-zero if it fails."""
     from fedbnn_core.cli.resume import changed_config
-    from fedbnn_core.cli.run import parse_overrides, result_table
+    from fedbnn_core.cli.run import parse_overrides, print_result, write_run_report
     from fedbnn_core.flower.deployment import follow_run, submit_run
     from fedbnn_core.runs.directory import RunDirectory
     from fedbnn_core.runs.log import plain_line, round_in, stopped_in
@@ -104,7 +104,8 @@ def run(
             f"run {run_id} did not complete: {result.run.status} {result.run.details}"
         )
     if result.directory and RunDirectory(result.directory).read_summary():
-        console.print(result_table(result.directory))
+        write_run_report(result.directory, console)
+        print_result(result.directory, console)
     else:
         console.print(f"Completed. Files on the server: {result.directory}")
 
