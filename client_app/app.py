@@ -90,6 +90,12 @@ def receive_model(message: Message, context: Context) -> Message:
         offer.sha256,
         {key: str(value) for key, value in offer.to_record().items()},
     )
+    log(
+        INFO,
+        "The model has arrived: %s (validation accuracy %.2f %%). Try it with: "
+        "fedbnn predict %s IMAGE",
+        *(offer.run, 100 * offer.val_accuracy, path),
+    )
     stored = ConfigRecord({"path": str(path)})
     return Message(content=RecordDict({STORED: stored}), reply_to=message)
 

@@ -26,6 +26,7 @@ from fedbnn_core.cli import (
     info,
     partition,
     predict,
+    raw,
     report,
     resume,
     run,
@@ -74,6 +75,7 @@ app.command("fit-check")(fit_check.fit_check)
 app.command("info")(info.info)
 app.command("partition")(partition.partition)
 app.command("predict")(predict.predict)
+app.command("raw")(raw.raw)
 app.command("report")(report.report)
 app.command("resume")(resume.resume)
 app.command("run")(run.run)

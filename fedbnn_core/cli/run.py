@@ -89,6 +89,7 @@ def follow_simulation(
     console : where it is printed.
     """
     from fedbnn_core.cli.preflight import check_machine, check_packages, check_space
+    from fedbnn_core.data.loading import own_data_warnings
     from fedbnn_core.flower import run_simulation
     from fedbnn_core.flower.version import require_simulation_engine
 
@@ -99,6 +100,8 @@ def follow_simulation(
         settings, cpus_per_client=cpus_per_client, gpus_per_client=gpus_per_client
     )
     check_space(settings, clients)
+    for warning in own_data_warnings(settings.dataset, settings.data_dir or None):
+        console.print(f"warning: {warning}", markup=False, soft_wrap=True)
     with RunView(console, verbose=verbose) as view:
         try:
             result = run_simulation(

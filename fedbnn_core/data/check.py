@@ -39,6 +39,8 @@ class DataReport:
     """Training and test images with equal pixels."""
     contradictions: tuple[tuple[str, str], ...]
     """Images with equal pixels but different classes."""
+    skipped: tuple[str, ...] = ()
+    """Photos in a format that is not read."""
 
     @property
     def problems(self) -> tuple[str, ...]:
@@ -46,6 +48,8 @@ class DataReport:
         found = []
         if self.unreadable:
             found.append(f"{len(self.unreadable)} files cannot be read")
+        if self.skipped:
+            found.append(f"{len(self.skipped)} photos are in a format that is not read")
         if self.leaks:
             found.append(f"{len(self.leaks)} test images are also training images")
         if self.contradictions:
@@ -96,6 +100,7 @@ def check_data(path: Path, image_size: tuple[int, int] | None = None) -> DataRep
             if header is not None and ok
         ),
         unreadable=tuple(_keep([*train, *test], ~readable)),
+        skipped=tuple(str(file.relative_to(path)) for file in listing.skipped),
     )
 
 
@@ -128,6 +133,7 @@ def _report(
     has_own_test_set: bool,
     sizes: dict[tuple[int, int], int],
     unreadable: tuple[str, ...],
+    skipped: tuple[str, ...] = (),
 ) -> DataReport:
     first: dict[bytes, tuple[str, int]] = {}
     contradictions = []
@@ -154,6 +160,7 @@ def _report(
         input_shape=(channels, height, width),
         sizes=dict(sizes),
         unreadable=unreadable,
+        skipped=skipped,
         leaks=tuple(leaks),
         contradictions=tuple(contradictions),
     )

@@ -1,13 +1,14 @@
 """The one file that is copied to a device: whom to trust, who it is, where to call."""
 
 import json
+import stat
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from fedbnn_core.errors import FleetError
 from fedbnn_core.files import write_private
 
-__all__ = ["Bundle", "read_bundle", "write_bundle"]
+__all__ = ["Bundle", "others_can_read", "read_bundle", "write_bundle"]
 
 _FORMAT = 1
 
@@ -32,6 +33,11 @@ def write_bundle(path: Path, bundle: Bundle) -> None:
     """Write the bundle, readable by its owner only."""
     content = {"fedbnn-bundle": _FORMAT, **asdict(bundle)}
     write_private(path, (json.dumps(content, indent=2) + "\n").encode())
+
+
+def others_can_read(path: Path) -> bool:
+    """Return whether somebody else than its owner can read a bundle."""
+    return bool(path.stat().st_mode & (stat.S_IRGRP | stat.S_IROTH))
 
 
 def read_bundle(path: Path) -> Bundle:

@@ -48,6 +48,7 @@ COMMANDS = {
     "info": (["{model}"], None),
     "partition": (["--clients", "5"], "device"),
     "predict": (["{model}", "{images}/a/0.png"], None),
+    "raw": (["{model}", "{images}/a/0.png"], None),
     "report": (["{run}"], "device"),
     "resume": (["{stopped}"], "simulation"),
     "run": (["--clients", "2"], "simulation"),
