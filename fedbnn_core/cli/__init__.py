@@ -14,6 +14,7 @@ from fedbnn_core.cli import (
     bench,
     compare,
     complexity,
+    config,
     dashboard,
     data,
     deploy,
@@ -67,6 +68,7 @@ app.command("compare")(compare.compare)
 app.add_typer(deploy.app, name="deploy")
 app.add_typer(fleet.app, name="fleet")
 app.command("complexity")(complexity.complexity)
+app.command("config")(config.config)
 app.command("dashboard")(dashboard.dashboard)
 app.command("device")(device.device)
 app.command("evaluate")(evaluate.evaluate)

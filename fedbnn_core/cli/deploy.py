@@ -33,7 +33,11 @@ _CONTROL = "127.0.0.1:8000"
 def run(
     config: Annotated[
         list[str] | None,
-        typer.Option("--config", "-c", help="A config key, as KEY=VALUE; repeatable."),
+        typer.Option(
+            "--config",
+            "-c",
+            help="A config key, as KEY=VALUE; repeatable. 'fedbnn config' shows them.",
+        ),
     ] = None,
     fleet: FleetFolder = None,
     control: _Control = _CONTROL,

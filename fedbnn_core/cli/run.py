@@ -29,7 +29,11 @@ def run(
     clients: int = typer.Option(100, min=1, help="Simulated clients."),
     config: Annotated[
         list[str] | None,
-        typer.Option("--config", "-c", help="A config key, as KEY=VALUE; repeatable."),
+        typer.Option(
+            "--config",
+            "-c",
+            help="A config key, as KEY=VALUE; repeatable. 'fedbnn config' shows them.",
+        ),
     ] = None,
     cpus_per_client: float = typer.Option(1, help="CPUs that a client occupies."),
     gpus_per_client: float = typer.Option(

@@ -24,6 +24,7 @@ COMMANDS = {
     "bench": (["--model", "cnn4", "--rounds", "1"], "device"),
     "compare": (["{run}", "{run}", "--plot", "{folder}/plot.png"], "device"),
     "complexity": ([], "device"),
+    "config": ([], None),
     "dashboard": (["{run}"], "device"),
     "data check": (["{images}"], None),
     "data get": (["fmnist-mini"], None),
