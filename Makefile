@@ -20,7 +20,7 @@ $(STAMP): pyproject.toml $(NATIVE)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "FedBNN needs Python 3.11 or newer; set PYTHON=/path/to/python3.11"; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "Installing FedBNN into $(VENV) (a minute or two the first time) ..."
-	@$(BIN)/python -m pip install --quiet --editable '.[simulation,privacy,bench,dev]'
+	@$(BIN)/python -m pip install --quiet --editable '.[device,simulation,privacy,bench,dev]'
 	@touch $@
 
 run: $(STAMP) ## Train a 1-bit network in a simulated federation on the embedded data

@@ -28,6 +28,7 @@ _NOISE = (
     "default simulated SuperNodes changed",
     "Simulation raised an exception",
     "Exit Code: 700",
+    "Manually terminating ClientAppActor",
 )
 _FINISHING = "All rounds are done: scoring on the test half, packing, ending Flower"
 _BARS = "▁▂▃▄▅▆▇█"

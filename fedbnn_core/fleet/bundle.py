@@ -1,6 +1,7 @@
 """The one file that is copied to a device: whom to trust, who it is, where to call."""
 
 import json
+import os
 import stat
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -36,8 +37,14 @@ def write_bundle(path: Path, bundle: Bundle) -> None:
 
 
 def others_can_read(path: Path) -> bool:
-    """Return whether somebody else than its owner can read a bundle."""
-    return bool(path.stat().st_mode & (stat.S_IRGRP | stat.S_IROTH))
+    """Return whether somebody else than this user, its owner, can read a bundle.
+
+    Not asked of a file that somebody else gave to this user, such as a secret that is
+    mounted into a container: its owner decides.
+    """
+    status = path.stat()
+    is_open = bool(status.st_mode & (stat.S_IRGRP | stat.S_IROTH))
+    return is_open and status.st_uid == os.getuid()
 
 
 def read_bundle(path: Path) -> Bundle:

@@ -11,6 +11,8 @@ from flwr.common.logger import FLOWER_LOGGER
 from client_app.app import app
 from fedbnn_core import __version__
 from fedbnn_core.config import RunConfig
+from fedbnn_core.data import load_local
+from fedbnn_core.fleet.own_data import DataTask
 from fedbnn_core.messages import MODEL, MODEL_QUERY, ModelOffer
 from fedbnn_core.speed.runtimes import packed_bytes
 from tests.apps.local_grid import LocalGrid
@@ -22,9 +24,9 @@ def introduce(tmp_path):
     """Return a function that asks a device and returns its identity."""
     LocalGrid(0, {})  # Messages need an identity of the process.
 
-    def ask(dataset, *, stored=None, **node_config):
+    def ask(dataset, *, stored=None, task="", **node_config):
         config = RunConfig.from_mapping({"dataset": dataset}, complete=False)
-        question = {"version": __version__, "task": ""}
+        question = {"version": __version__, "task": task}
         if stored:
             question["run-config"] = json.dumps({"dataset": stored})
         message = Message(
@@ -65,6 +67,14 @@ def test_in_a_resumed_run_the_stored_dataset_counts(introduce, tmp_path):
     stored = f"npz:{tmp_path / 'gone.npz'}"
     said = introduce("fmnist-mini", device_name="camera", stored=stored)
     assert "gone.npz does not exist" in said["problem"]
+
+
+@pytest.mark.parametrize("key", ["data", "data_path"])
+def test_own_images_are_found_under_either_name(introduce, tmp_path, key):
+    path = write_data(tmp_path / "images.npz", train=40)
+    task = DataTask.of(load_local(path), min_examples=1).to_json()
+    said = introduce("fmnist-mini", task=task, **{key: str(path)})
+    assert said["own-examples"] == 40
 
 
 def test_a_simulated_client_is_not_asked_for_data(introduce, tmp_path):
