@@ -25,7 +25,7 @@ class ConfigKey:
     key: str
     type: str
     default: Value
-    choices: tuple[str, ...]
+    choices: tuple[Value, ...]
     """The values it may take; empty if they are not listed."""
     range: tuple[float, float] | None
     """Smallest and largest value of a number."""
@@ -107,7 +107,7 @@ def _field_docstrings(cls: type) -> dict[str, str]:
 
 def _may_be(key: ConfigKey) -> str:
     if key.choices:
-        return ", ".join(key.choices)
+        return ", ".join(map(str, key.choices))
     if key.range is not None:
         low, high = key.range
         return f"{key.type}, {low:g} to {high:g}"
