@@ -9,7 +9,7 @@ NATIVE := $(wildcard fedbnn_core/packed/csrc/*.[ch])
 FUZZ_RUNS ?= 1000000
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup run test test-cpus check bench bench-avx2 fuzz test-deploy system-deps clean
+.PHONY: help setup run test test-cpus check dist bench bench-avx2 fuzz test-deploy system-deps clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -20,7 +20,7 @@ $(STAMP): pyproject.toml $(NATIVE)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "FedBNN needs Python 3.11 or newer; set PYTHON=/path/to/python3.11"; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "Installing FedBNN into $(VENV) (a minute or two the first time) ..."
-	@$(BIN)/python -m pip install --quiet --editable '.[simulation,privacy,bench,dev]'
+	@$(BIN)/python -m pip install --quiet --editable '.[device,simulation,privacy,bench,dev]'
 	@touch $@
 
 run: $(STAMP) ## Train a 1-bit network in a simulated federation on the embedded data
@@ -39,6 +39,13 @@ check: $(STAMP) ## Lint, check the formatting and the types
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
+
+dist: $(STAMP) ## Build wheel, source distribution and Flower's bundle into dist/
+	@rm -rf dist build/lib build/bdist.* && mkdir -p dist
+	@$(BIN)/python -c 'from setuptools import build_meta as b; b.build_sdist("dist"); b.build_wheel("dist")' > build.log 2>&1 || { cat build.log; exit 1; }
+	@rm -f build.log
+	@cd dist && ../$(BIN)/flwr build --app ../flower-app
+	@ls dist
 
 bench: $(STAMP) ## Run the benchmarks (minutes; use an idle machine)
 	@$(BIN)/python -m benchmarks $(ARGS)

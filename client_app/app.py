@@ -18,6 +18,7 @@ from flwr.app import (
 from flwr.clientapp import ClientApp
 from flwr.common.logger import log
 
+from client_app.node import own_data_path
 from fedbnn_core import __version__
 from fedbnn_core.arrays import Arrays
 from fedbnn_core.messages import (
@@ -54,10 +55,10 @@ def introduce(message: Message, context: Context) -> Message:
             "the same version on both sides.",
             *(question.version, __version__),
         )
-    elif "data" in node:
+    elif path := own_data_path(node):
         from client_app.own_data import describe_own_data
 
-        own_examples, problem = describe_own_data(str(node["data"]), question.task)
+        own_examples, problem = describe_own_data(path, question.task)
     elif "device-name" in node:
         from client_app.own_data import describe_run_data
 
@@ -89,6 +90,12 @@ def receive_model(message: Message, context: Context) -> Message:
         model.tobytes(),
         offer.sha256,
         {key: str(value) for key, value in offer.to_record().items()},
+    )
+    log(
+        INFO,
+        "The model has arrived: %s (validation accuracy %.2f %%). Try it with: "
+        "fedbnn predict %s IMAGE",
+        *(offer.run, 100 * offer.val_accuracy, path),
     )
     stored = ConfigRecord({"path": str(path)})
     return Message(content=RecordDict({STORED: stored}), reply_to=message)

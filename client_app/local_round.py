@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from client_app.node import own_data_path
 from fedbnn_core.arrays import Arrays
 from fedbnn_core.config import RunConfig, Value
 from fedbnn_core.data import Dataset, load_client_partition
@@ -54,7 +55,7 @@ class LocalRound:
     ) -> None:
         local = {k: node_config[k] for k in _LOCAL_KEYS if k in node_config}
         key = tuple(sorted({**run_config, **local}.items()))
-        own = str(node_config.get("data", ""))
+        own = own_data_path(node_config)
         task = order.task if own else ""
         self.config, self._method, self._model, dataset = _prepare(key, own, task)
         self.broadcast = broadcast

@@ -288,10 +288,11 @@ def _check_value(name: str, value: Any, rules: Mapping[str, Any]) -> None:
 
 def default_file() -> Path:
     """Return FedBNN's pyproject.toml, from the source tree or the installation."""
-    places = (
-        Path(__file__).resolve().parent.parent / "pyproject.toml",
-        Path(sys.prefix) / "share" / "fedbnn" / "pyproject.toml",
-    )
+    packages = Path(__file__).resolve().parent.parent
+    # Flower may put site-packages of another environment than sys.prefix on the path.
+    prefixes = (Path(sys.prefix), *packages.parents[2:3])
+    shared = (prefix / "share" / "fedbnn" / "pyproject.toml" for prefix in prefixes)
+    places = (packages / "pyproject.toml", *shared)
     for path in places:
         if path.is_file() and _app_config(path) is not None:
             return path

@@ -28,8 +28,16 @@ def test_one_version():
 
 
 def test_flower_and_torch_are_pinned():
-    device = PYPROJECT["project"]["optional-dependencies"]["device"]
-    assert {"flwr==1.39.0", "torch==2.13.0", "torchvision==0.28.0"} <= set(device)
+    extras = PYPROJECT["project"]["optional-dependencies"]
+    assert {"fedbnn[training]", "flwr==1.39.0"} <= set(extras["device"])
+    assert {"torch==2.13.0", "torchvision==0.28.0"} <= set(extras["training"])
+
+
+def test_a_simulation_takes_later_versions_of_flower_too():
+    extras = PYPROJECT["project"]["optional-dependencies"]
+    assert extras["simulation"] == ["fedbnn[training]", "flwr[simulation]>=1.39,<2"]
+    # Where devices and simulations are tested together, the pin of devices decides.
+    assert "'.[device,simulation," in (ROOT / "Makefile").read_text()
 
 
 def test_the_bundle_holds_no_code():

@@ -14,6 +14,7 @@ from fedbnn_core.cli import (
     bench,
     compare,
     complexity,
+    config,
     dashboard,
     data,
     deploy,
@@ -26,6 +27,7 @@ from fedbnn_core.cli import (
     info,
     partition,
     predict,
+    raw,
     report,
     resume,
     run,
@@ -66,6 +68,7 @@ app.command("compare")(compare.compare)
 app.add_typer(deploy.app, name="deploy")
 app.add_typer(fleet.app, name="fleet")
 app.command("complexity")(complexity.complexity)
+app.command("config")(config.config)
 app.command("dashboard")(dashboard.dashboard)
 app.command("device")(device.device)
 app.command("evaluate")(evaluate.evaluate)
@@ -74,6 +77,7 @@ app.command("fit-check")(fit_check.fit_check)
 app.command("info")(info.info)
 app.command("partition")(partition.partition)
 app.command("predict")(predict.predict)
+app.command("raw")(raw.raw)
 app.command("report")(report.report)
 app.command("resume")(resume.resume)
 app.command("run")(run.run)
@@ -112,6 +116,13 @@ def main() -> None:
         _fail(
             f"this command needs {error.name}, which is not installed; install it "
             f"with: pip install 'fedbnn[{'simulation' if simulates else 'device'}]'"
+        )
+    except OSError as error:
+        if error.filename is None:
+            raise
+        _fail(
+            f"cannot use {error.filename}: {error.strerror}; choose another place, or "
+            "make sure that it can be read and written"
         )
 
 

@@ -12,6 +12,7 @@ from rich.table import Table
 from fedbnn_core.errors import ConfigError
 
 if TYPE_CHECKING:
+    from fedbnn_core.networks import ModelSpec
     from fedbnn_core.networks.complexity import Complexity
 
 __all__ = ["complexity"]
@@ -100,10 +101,10 @@ def complexity(
     Without options: the six model/dataset pairs of the paper. With both options any
     pair is counted, also one that the paper does not have.
     """
-    from fedbnn_core.networks.complexity import complexity_of, spec_for
+    from fedbnn_core.networks.complexity import complexity_of
 
     pairs = _select(model, dataset)
-    counted = {pair: complexity_of(spec_for(*pair)) for pair in pairs}
+    counted = {pair: complexity_of(_spec(*pair)) for pair in pairs}
     if as_json:
         rows = [
             {"model": name, "dataset": data}
@@ -120,19 +121,44 @@ def _select(model: str, dataset: str) -> list[tuple[str, str]]:
     from fedbnn_core.networks import MODELS
     from fedbnn_core.networks.complexity import INPUTS, ROWS
 
-    for kind, name, known in (("model", model, MODELS), ("dataset", dataset, INPUTS)):
+    inputs = _inputs()
+    for kind, name, known in (("model", model, MODELS), ("dataset", dataset, inputs)):
         if name and name not in known:
             choices = ", ".join(known)
             raise ConfigError(f"unknown {kind} {name!r}; choose one of {choices}")
     if model and dataset:
         return [(model, dataset)]
-    pairs = [row for row in ROWS if model in ("", row[0]) and dataset in ("", row[1])]
+    if dataset and dataset not in INPUTS:
+        # Such as fmnist-mini, which is like one of the paper's datasets.
+        same = [row for row in ROWS if inputs[row[1]] == inputs[dataset]]
+        pairs = [(name, dataset) for name, _ in same]
+    else:
+        pairs = [
+            row for row in ROWS if model in ("", row[0]) and dataset in ("", row[1])
+        ]
     if not pairs:
         raise ConfigError(
             f"the paper has no row for dataset {dataset!r}; "
             f"add --model with one of {', '.join(MODELS)}"
         )
     return pairs
+
+
+def _inputs() -> dict[str, tuple[tuple[int, int, int], int]]:
+    """Return input shape and classes of the paper's and of all other datasets."""
+    from fedbnn_core.data.registry import DATASETS
+    from fedbnn_core.networks.complexity import INPUTS
+
+    others = {
+        name: (spec.input_shape, spec.num_classes) for name, spec in DATASETS.items()
+    }
+    return others | INPUTS
+
+
+def _spec(model: str, dataset: str) -> "ModelSpec":
+    from fedbnn_core.networks import ModelSpec
+
+    return ModelSpec(model, *_inputs()[dataset])
 
 
 def _print_tables(counted: "dict[tuple[str, str], Complexity]") -> None:

@@ -136,8 +136,11 @@ def get(
 @app.command("check")
 def check(
     path: Annotated[
-        Path,
-        typer.Argument(help="A folder of images, one subfolder per class, or .npz."),
+        str,
+        typer.Argument(
+            help="A folder of images, one subfolder per class, or .npz; folder:PATH "
+            "and npz:PATH as in a run work, too."
+        ),
     ],
     size: Annotated[
         str | None, typer.Option(help="Height and width to resize to, such as 40x52.")
@@ -145,10 +148,15 @@ def check(
 ) -> None:
     """Look over your own images; exit code 1 if something should be put right."""
     from fedbnn_core.data.check import check_data
+    from fedbnn_core.data.loading import split_size
 
     console = Console()
+    image_size = _parse_size(size)
+    if path.startswith("folder:"):
+        path, named_size = split_size(path.removeprefix("folder:"))
+        image_size = image_size or named_size
     with console.status("Reading images ..."):
-        report = check_data(path, _parse_size(size))
+        report = check_data(Path(path.removeprefix("npz:")).expanduser(), image_size)
     _print_report(console, report)
     if report.problems:
         raise typer.Exit(1)
@@ -209,6 +217,7 @@ def _print_report(console: Console, report: "DataReport") -> None:
         highlight=False,
     )
     _print_some(console, "Cannot be read", list(report.unreadable))
+    _print_some(console, "Format is not read", list(report.skipped))
     _print_some(
         console, "In train and in test", [f"{a} = {b}" for a, b in report.leaks]
     )

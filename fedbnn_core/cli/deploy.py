@@ -33,7 +33,11 @@ _CONTROL = "127.0.0.1:8000"
 def run(
     config: Annotated[
         list[str] | None,
-        typer.Option("--config", "-c", help="A config key, as KEY=VALUE; repeatable."),
+        typer.Option(
+            "--config",
+            "-c",
+            help="A config key, as KEY=VALUE; repeatable. 'fedbnn config' shows them.",
+        ),
     ] = None,
     fleet: FleetFolder = None,
     control: _Control = _CONTROL,
@@ -47,7 +51,7 @@ def run(
 ) -> None:
     """Train on the fleet, follow the run, and exit non-zero if it fails."""
     from fedbnn_core.cli.resume import changed_config
-    from fedbnn_core.cli.run import parse_overrides, result_table
+    from fedbnn_core.cli.run import parse_overrides, print_result, write_run_report
     from fedbnn_core.flower.deployment import follow_run, submit_run
     from fedbnn_core.runs.directory import RunDirectory
     from fedbnn_core.runs.log import plain_line, round_in, stopped_in
@@ -104,7 +108,8 @@ def run(
             f"run {run_id} did not complete: {result.run.status} {result.run.details}"
         )
     if result.directory and RunDirectory(result.directory).read_summary():
-        console.print(result_table(result.directory))
+        write_run_report(result.directory, console)
+        print_result(result.directory, console)
     else:
         console.print(f"Completed. Files on the server: {result.directory}")
 

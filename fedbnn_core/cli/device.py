@@ -68,6 +68,7 @@ def device(
     the 1-bit model comes back and is stored as models/model.fbnn in the state folder.
     """
     from fedbnn_core.fleet import read_bundle
+    from fedbnn_core.fleet.bundle import others_can_read
     from fedbnn_core.flower.supernode import DeviceSettings, run_device
 
     console = service_console()
@@ -77,7 +78,14 @@ def device(
         if not server:
             raise FleetError("--insecure needs --server HOST:PORT")
     else:
-        credentials = read_bundle(bundle or _default_bundle())
+        path = bundle or _default_bundle()
+        credentials = read_bundle(path)
+        if others_can_read(path):
+            console.print(
+                f"warning: others on this machine can read {path}, which is as good "
+                f"as a password; say: chmod 600 {path}",
+                markup=False,
+            )
     own = "" if data == "partition" else data
     if own:
         _check(own, console)

@@ -46,7 +46,19 @@ def evaluate(
     from fedbnn_core.packed.scores import confusion_counts
 
     packed = PackedModel.load(model, kernel=kernel, threads=threads)
-    data = load_dataset(dataset, data_dir)
+    channels, height, width = packed.input_shape
+    data = (
+        # Photos are brought to the model's size; they may be of some classes only.
+        load_dataset(
+            dataset,
+            data_dir,
+            image_size=(height, width),
+            channels=channels,
+            class_names=packed.class_names,
+        )
+        if dataset.startswith("folder:")
+        else load_dataset(dataset, data_dir)
+    )
     _check_fits(packed, data.input_shape, data.class_names)
     images, labels = data.x_test, data.y_test
     started = time.perf_counter()

@@ -81,6 +81,11 @@ def export(
             f"Wrote {len(files)} files of a C program to {escape(str(c))}; "
             "build it there with make."
         )
+        packed = source if source.is_file() else source / "model.fbnn"
+        console.print(
+            "It classifies raw pixels; to make such a file of an image: fedbnn raw "
+            f"{escape(str(packed))} IMAGE"
+        )
         for name in PROGRAM_FILES:
             if c / name not in files:
                 console.print(f"Kept your {name}; remove it to get the original.")

@@ -28,7 +28,9 @@ _NOISE = (
     "default simulated SuperNodes changed",
     "Simulation raised an exception",
     "Exit Code: 700",
+    "Manually terminating ClientAppActor",
 )
+_FINISHING = "All rounds are done: scoring on the test half, packing, ending Flower"
 _BARS = "▁▂▃▄▅▆▇█"
 _SPARK_WIDTH = 40
 _TAIL = 40
@@ -92,14 +94,17 @@ class RunView:
         del self.tail[:-_TAIL]
         self.directory = directory_in(raw) or self.directory
         self.cause = stopped_in(raw) or self.cause
+        news = round_in(raw)
         if self._verbose:
             self._print(text)
-        elif any(word in text for word in _NOISE):
-            return
+        elif self.cause is not None or any(word in text for word in _NOISE):
+            return  # The command ends with the cause, once.
         elif any(word in text for word in _WORTH_SHOWING) or (
-            self._live is None and round_in(raw)
+            self._live is None and news
         ):
             self._print(text)
+        if news is not None and news.round == news.num_rounds and self._live is None:
+            self._print(f"{_FINISHING} ...")
 
     def _print(self, text: str) -> None:
         self._console.print(text, markup=False, highlight=False, soft_wrap=True)
@@ -141,7 +146,9 @@ def live_panel(
         f"{_clock(left)} left" if left else "",
     )
     table.add_row("Rounds", head)
-    if now is not None:
+    if done >= total:
+        table.add_row("Finishing", _FINISHING)
+    elif now is not None:
         state = f"{now['done']} of {now['clients']} clients done"
         if now["done"] >= now["clients"]:
             state += ", aggregating and evaluating"

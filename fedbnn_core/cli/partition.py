@@ -59,6 +59,7 @@ def partition(
     """
     from fedbnn_core.config import RunConfig
     from fedbnn_core.data import class_counts, save_partition
+    from fedbnn_core.data.loading import own_data_warnings
     from fedbnn_core.reporting.partition_plot import draw_partition
     from fedbnn_core.runs.dataset import load_run_dataset, run_partition
 
@@ -75,6 +76,8 @@ def partition(
         {key: value for key, value in given.items() if value is not None},
         complete=False,
     )
+    for warning in own_data_warnings(config.dataset, config.data_dir or None):
+        Console(stderr=True).print(f"warning: {warning}", markup=False, soft_wrap=True)
     data = load_run_dataset(config)
     parts = run_partition(config, data, clients)
     counts = class_counts(data.y_train, parts, data.num_classes)

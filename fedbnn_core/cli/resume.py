@@ -6,14 +6,20 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from fedbnn_core.cli.run import follow_simulation, parse_overrides, result_table
+from fedbnn_core.cli.run import (
+    REPORT,
+    follow_simulation,
+    parse_overrides,
+    print_result,
+    write_run_report,
+)
 from fedbnn_core.config import CHANGEABLE, RunConfig, Value
 from fedbnn_core.errors import ConfigError
 
 if TYPE_CHECKING:
     from fedbnn_core.runs.directory import RunDirectory
 
-__all__ = ["changed_config", "resume"]
+__all__ = ["changed_config", "finish_missing", "resume"]
 
 
 def resume(
@@ -34,15 +40,21 @@ def resume(
     verbose: bool = typer.Option(False, help="Show all of Flower's output."),
 ) -> None:
     """Go on with an interrupted run from its last checkpoint, in its directory."""
+    from fedbnn_core.cli.preflight import check_checkpoints
+    from fedbnn_core.flower.private_home import end_leftovers
     from fedbnn_core.runs.directory import RunDirectory
 
     path = run_dir.expanduser().resolve()
     directory = RunDirectory.open(path)
     console = Console(highlight=False)
     if directory.is_complete():
-        console.print("The run is complete; there is nothing to resume.")
-        console.print(result_table(path))
+        finish_missing(path, console)
         return
+    # A launcher that was killed may have left its server behind, which holds the run.
+    if end_leftovers():
+        console.print("Ended what a killed run had left behind.")
+    for damage in check_checkpoints(directory):
+        console.print(f"Damaged checkpoint: {damage}", markup=False, soft_wrap=True)
     merged = changed_config(directory, parse_overrides(config or []))
     clients = int(directory.read_json("config.json")["num_partitions"])
     console.print(f"Resuming with a simulated federation of {clients} clients ...")
@@ -54,6 +66,29 @@ def resume(
         verbose=verbose,
         console=console,
     )
+
+
+def finish_missing(path: Path, console: Console) -> None:
+    """Write what a run lacks that was interrupted after its last round."""
+    from fedbnn_core.runs.directory import PACKED_MODEL, RunDirectory
+    from fedbnn_core.runs.model import export_run
+
+    missing = []
+    summary = RunDirectory.open(path).read_summary()
+    is_binary = summary is not None and summary.one_bit_bytes
+    if is_binary and not (path / PACKED_MODEL).is_file():
+        missing.append(PACKED_MODEL)
+        export_run(path, path / PACKED_MODEL)
+    if not (path / REPORT).is_file():
+        missing.append(REPORT)
+        write_run_report(path, console)
+    if missing:
+        console.print(
+            f"All rounds were done. Made what was missing: {', '.join(missing)}"
+        )
+    else:
+        console.print("The run is complete; there is nothing to resume.")
+    print_result(path, console)
 
 
 def changed_config(

@@ -9,10 +9,18 @@ from rich.console import Console
 from rich.table import Table
 
 from fedbnn_core.cli.live_view import RunView
-from fedbnn_core.config import Value
+from fedbnn_core.config import RunConfig, Value
 from fedbnn_core.errors import ConfigError, FedBNNError, RunError
 
-__all__ = ["follow_simulation", "parse_overrides", "result_table", "run"]
+__all__ = [
+    "REPORT",
+    "follow_simulation",
+    "parse_overrides",
+    "print_result",
+    "result_table",
+    "run",
+    "write_run_report",
+]
 
 REPORT = "report.html"
 
@@ -21,7 +29,11 @@ def run(
     clients: int = typer.Option(100, min=1, help="Simulated clients."),
     config: Annotated[
         list[str] | None,
-        typer.Option("--config", "-c", help="A config key, as KEY=VALUE; repeatable."),
+        typer.Option(
+            "--config",
+            "-c",
+            help="A config key, as KEY=VALUE; repeatable. 'fedbnn config' shows them.",
+        ),
     ] = None,
     cpus_per_client: float = typer.Option(1, help="CPUs that a client occupies."),
     gpus_per_client: float = typer.Option(
@@ -80,8 +92,20 @@ def follow_simulation(
     verbose : print all of Flower's output.
     console : where it is printed.
     """
+    from fedbnn_core.cli.preflight import check_machine, check_packages, check_space
+    from fedbnn_core.data.loading import own_data_warnings
     from fedbnn_core.flower import run_simulation
+    from fedbnn_core.flower.version import require_simulation_engine
 
+    require_simulation_engine()
+    settings = RunConfig.from_mapping(overrides, complete=False)
+    check_packages(settings)
+    check_machine(
+        settings, cpus_per_client=cpus_per_client, gpus_per_client=gpus_per_client
+    )
+    check_space(settings, clients)
+    for warning in own_data_warnings(settings.dataset, settings.data_dir or None):
+        console.print(f"warning: {warning}", markup=False, soft_wrap=True)
     with RunView(console, verbose=verbose) as view:
         try:
             result = run_simulation(
@@ -103,8 +127,9 @@ def follow_simulation(
             f"the run did not complete: {view.cause or result.status}"
             f"{remedy if result.directory else ''}"
         )
-    _report(result.directory, console)
-    console.print(result_table(result.directory))
+    console.print("Writing the report ...")
+    write_run_report(result.directory, console)
+    print_result(result.directory, console)
 
 
 def _say_stopped(console: Console, directory: Path | None) -> None:
@@ -116,7 +141,7 @@ def _say_stopped(console: Console, directory: Path | None) -> None:
     console.print(text, markup=False, soft_wrap=True)
 
 
-def _report(directory: Path, console: Console) -> None:
+def write_run_report(directory: Path, console: Console) -> None:
     """Write the run's report; the run is a success even if that fails."""
     from fedbnn_core.reporting.report import write_report
 
@@ -181,20 +206,33 @@ def result_table(directory: Path) -> Table:
     table.add_row("Size as float32", _megabytes(summary.float32_bytes))
     packed = directory / PACKED_MODEL
     if summary.one_bit_bytes:
-        # The file's real size where there is one, else what the bits add up to.
+        # The file's own size where there is one, also for an older summary.
         size = packed.stat().st_size if packed.is_file() else summary.one_bit_bytes
+        kind = "measured" if packed.is_file() else "counted"
         table.add_row(
-            "Size as 1-bit model",
+            f"Size as 1-bit model, {kind}",
             f"{_megabytes(size)}  ({summary.float32_bytes / size:.1f}x smaller)",
         )
+    if summary.paper_bytes:
+        table.add_row("  by the paper's rule, / 32", _megabytes(summary.paper_bytes))
     table.add_row("Time", f"{summary.seconds:.0f} s")
-    if packed.is_file():
-        table.add_row("Packed 1-bit model", str(packed))
-    if (directory / REPORT).is_file():
-        table.add_row("Report", str(directory / REPORT))
-    table.add_row("Files", str(directory))
     return table
 
 
-def _megabytes(size_bytes: int) -> str:
+def print_result(directory: Path, console: Console) -> None:
+    """Print the closing table and, below it, whole paths to click or to copy."""
+    from fedbnn_core.runs.directory import PACKED_MODEL
+
+    console.print(result_table(directory))
+    places = {
+        "1-bit model": directory / PACKED_MODEL,
+        "Report": directory / REPORT,
+        "Files": directory,
+    }
+    for name, path in places.items():
+        if path.exists():
+            console.print(f"{name}: {path}", markup=False, soft_wrap=True)
+
+
+def _megabytes(size_bytes: float) -> str:
     return f"{size_bytes / 1e6:.4f} MB"

@@ -11,7 +11,10 @@ from fedbnn_core.runs.log import plain_line
 __all__ = ["run_until_stopped", "service_console", "warn_insecure"]
 
 _Say = Callable[[str], None]
-_WORTH_SHOWING = ("WARNING", "ERROR", "Exit Code", "Traceback", "round ")
+_WORTH_SHOWING = (
+    *("WARNING", "ERROR", "Exit Code", "Traceback", "round "),
+    "The model has arrived",
+)
 
 
 def service_console() -> Console:

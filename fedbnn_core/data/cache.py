@@ -141,7 +141,10 @@ def _digest(parts: Sequence[str], size: int) -> str:
 
 
 def _fingerprint(file: Path) -> str:
-    status = file.stat()
+    try:
+        status = file.stat()
+    except OSError:  # such as a link to nowhere: its reader leaves it out
+        return "absent"
     return f"{status.st_size} {status.st_mtime_ns}"
 
 

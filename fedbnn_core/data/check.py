@@ -40,6 +40,8 @@ class DataReport:
     """Training and test images with equal pixels."""
     contradictions: tuple[tuple[str, str], ...]
     """Images with equal pixels but different classes."""
+    skipped: tuple[str, ...] = ()
+    """Photos in a format that is not read."""
 
     @property
     def problems(self) -> tuple[str, ...]:
@@ -47,6 +49,8 @@ class DataReport:
         found = []
         if self.unreadable:
             found.append(f"{len(self.unreadable)} files cannot be read")
+        if self.skipped:
+            found.append(f"{len(self.skipped)} photos are in a format that is not read")
         if self.leaks:
             found.append(f"{len(self.leaks)} test images are also training images")
         if self.contradictions:
@@ -97,6 +101,7 @@ def check_data(path: Path, image_size: tuple[int, int] | None = None) -> DataRep
             if header is not None and ok
         ),
         unreadable=tuple(_keep([*train, *test], ~readable)),
+        skipped=tuple(str(file.relative_to(path)) for file in listing.skipped),
     )
 
 
@@ -129,6 +134,7 @@ def _report(
     has_own_test_set: bool,
     sizes: dict[tuple[int, int], int],
     unreadable: tuple[str, ...],
+    skipped: tuple[str, ...] = (),
 ) -> DataReport:
     first: dict[bytes, tuple[str, int]] = {}
     contradictions = []
@@ -155,6 +161,7 @@ def _report(
         input_shape=(channels, height, width),
         sizes=dict(sizes),
         unreadable=tuple(printable(name) for name in unreadable),
+        skipped=tuple(printable(name) for name in skipped),
         leaks=tuple((printable(a), printable(b)) for a, b in leaks),
         contradictions=tuple((printable(a), printable(b)) for a, b in contradictions),
     )

@@ -21,6 +21,8 @@ __all__ = [
     "find_source",
     "load_dataset",
     "load_local",
+    "own_data_warnings",
+    "split_size",
 ]
 
 # Where system packages put datasets for all users.
@@ -107,7 +109,7 @@ def load_dataset(
     folder = data_folder(data_dir).absolute() if data_dir else None
     classes = tuple(class_names) if class_names is not None else None
     if name.startswith(_FOLDER_PREFIX):
-        text, named_size = _split_size(name.removeprefix(_FOLDER_PREFIX))
+        text, named_size = split_size(name.removeprefix(_FOLDER_PREFIX))
         path, image_size = _own_path(text, folder), image_size or named_size
         listing = folder_reader.list_folder(path, classes)
         return _load_folder(name, listing, image_size, channels)
@@ -123,6 +125,15 @@ def load_dataset(
     if classes is not None:
         raise DataError(f"The classes of {name!r} are fixed; leave class_names out.")
     return _load_named(name, folder or data_folder(), faithful_test_statistics)
+
+
+def own_data_warnings(name: str, data_dir: str | Path | None = None) -> tuple[str, ...]:
+    """Return what the owner of ``folder:PATH`` should know; nothing for other data."""
+    if not name.startswith(_FOLDER_PREFIX):
+        return ()
+    folder = data_folder(data_dir).absolute() if data_dir else None
+    text, _ = split_size(name.removeprefix(_FOLDER_PREFIX))
+    return folder_reader.list_folder(_own_path(text, folder)).warnings
 
 
 def load_local(
@@ -147,7 +158,7 @@ def load_local(
     )
 
 
-def _split_size(text: str) -> tuple[str, tuple[int, int] | None]:
+def split_size(text: str) -> tuple[str, tuple[int, int] | None]:
     """Take a size such as @40x52 off the end of a path."""
     match = _SIZE_SUFFIX.search(text)
     if match is None:

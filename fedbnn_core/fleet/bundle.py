@@ -1,13 +1,15 @@
 """The one file that is copied to a device: whom to trust, who it is, where to call."""
 
 import json
+import os
+import stat
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from fedbnn_core.errors import FleetError
 from fedbnn_core.files import write_private
 
-__all__ = ["Bundle", "read_bundle", "write_bundle"]
+__all__ = ["Bundle", "others_can_read", "read_bundle", "write_bundle"]
 
 _FORMAT = 1
 
@@ -32,6 +34,17 @@ def write_bundle(path: Path, bundle: Bundle) -> None:
     """Write the bundle, readable by its owner only."""
     content = {"fedbnn-bundle": _FORMAT, **asdict(bundle)}
     write_private(path, (json.dumps(content, indent=2) + "\n").encode())
+
+
+def others_can_read(path: Path) -> bool:
+    """Return whether somebody else than this user, its owner, can read a bundle.
+
+    Not asked of a file that somebody else gave to this user, such as a secret that is
+    mounted into a container: its owner decides.
+    """
+    status = path.stat()
+    is_open = bool(status.st_mode & (stat.S_IRGRP | stat.S_IROTH))
+    return is_open and status.st_uid == os.getuid()
 
 
 def read_bundle(path: Path) -> Bundle:

@@ -133,7 +133,8 @@ def summarise_own_data(path: str | Path) -> str:
     readable = np.array([header is not None for header in headers])
     labels = np.concatenate([listing.y_train, listing.y_test])[readable]
     counts = np.bincount(labels, minlength=len(listing.class_names))
-    return _summary(path, listing.class_names, counts.tolist(), unreadable)
+    told = _summary(path, listing.class_names, counts.tolist(), unreadable)
+    return "; ".join((told, *listing.warnings))
 
 
 def _summary(

@@ -13,6 +13,7 @@ from pathlib import Path
 from fedbnn_core.errors import RunError
 
 __all__ = [
+    "die_with_parent",
     "fleet_environment",
     "flower_command",
     "flower_environment",
@@ -97,7 +98,7 @@ def started(
         text=True,
         errors="replace",
         start_new_session=True,
-        preexec_fn=_die_with_parent,
+        preexec_fn=die_with_parent,
     ) as process:
         try:
             yield process
@@ -116,7 +117,7 @@ def stop(process: subprocess.Popen[str]) -> None:
             os.killpg(process.pid, signal.SIGKILL)
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
     """Ask Linux to end this process when its parent dies, even by kill -9."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

@@ -41,8 +41,9 @@ _PHRASES = (
         Explanation(
             "the server does not accept this device's key. Either the device is not "
             "in the fleet (any more): ask the operator for 'fedbnn fleet add' and a "
-            "new bundle; or the server has not noticed yet that an earlier connection "
-            "of it ended, which takes a minute",
+            "new bundle; or another device uses the same bundle, and each needs its "
+            "own; or the server has not noticed yet that an earlier connection of it "
+            "ended, which takes a minute",
             may_pass=True,
         ),
     ),

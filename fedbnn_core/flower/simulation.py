@@ -8,14 +8,10 @@ state folder and SuperLink, its outcome is asked for, and its processes end.
 
 import http.client
 import json
-import os
 import shutil
-import socket
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,8 +19,8 @@ from typing import Any
 from fedbnn_core.config import RunConfig, Value
 from fedbnn_core.errors import RunError
 from fedbnn_core.flower.app_bundle import stage_app, write_overrides
-from fedbnn_core.flower.child import flower_command, flower_environment
-from fedbnn_core.flower.processes import end_marked_processes
+from fedbnn_core.flower.child import die_with_parent, flower_command
+from fedbnn_core.flower.private_home import PORT, end_leftovers, private_home
 from fedbnn_core.flower.version import require_simulation_engine
 from fedbnn_core.runs.dataset import load_run_dataset, run_partition
 from fedbnn_core.runs.directory import require_output_folder
@@ -32,8 +28,6 @@ from fedbnn_core.runs.log import directory_in
 
 __all__ = ["SimulationResult", "run_simulation"]
 
-_MARKER = "FEDBNN_RUN_HOME"
-_PORT = "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT"
 _START_SECONDS = 300.0
 _STATUS_SECONDS = 300.0
 
@@ -71,6 +65,7 @@ def run_simulation(
     Whatever happens, including KeyboardInterrupt, no process is left running.
     """
     require_simulation_engine()
+    end_leftovers()
     config = RunConfig.from_mapping(overrides, complete=False)
     overrides = dict(overrides) | {
         "output-dir": str(Path(config.output_dir).expanduser().resolve())
@@ -83,7 +78,7 @@ def run_simulation(
         require_output_folder(Path(str(overrides["output-dir"])))
     if gpus_per_client is None:
         gpus_per_client = 0.1 if shutil.which("nvidia-smi") else 0.0
-    with _private_home() as (home, environment):
+    with private_home() as (home, environment):
         _start_superlink(home, environment)
         app = stage_app(home)
         overrides_file = write_overrides(home / "overrides.toml", overrides)
@@ -102,38 +97,9 @@ def run_simulation(
     return SimulationResult(status == "finished:completed", status, directory)
 
 
-@contextmanager
-def _private_home() -> Iterator[tuple[Path, dict[str, str]]]:
-    """Yield a temporary Flower home and the environment that leads to it."""
-    home = Path(tempfile.mkdtemp(prefix="fedbnn-", dir=_temporary_folder()))
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    environment = flower_environment(home / "flwr") | {
-        _MARKER: str(home),
-        _PORT: str(port),
-        "RAY_USAGE_STATS_ENABLED": "0",
-        # Never join a Ray cluster that happens to run on this host.
-        "RAY_ADDRESS": os.environ.get("RAY_ADDRESS", "local"),
-        "RAY_TMPDIR": str(home),
-        "TORCHINDUCTOR_CACHE_DIR": str(home / "torchinductor"),
-    }
-    (home / "flwr").mkdir()
-    (home / "flwr" / "config.toml").write_text(
-        '[superlink]\ndefault = "local"\n'
-        '[superlink.local]\naddress = ":local-in-memory:"\n',
-        encoding="utf-8",
-    )
-    try:
-        yield home, environment
-    finally:
-        end_marked_processes(_MARKER, str(home))
-        shutil.rmtree(home, ignore_errors=True)
-
-
 def _start_superlink(home: Path, environment: Mapping[str, str]) -> None:
     """Start the SuperLink where ``flwr run`` looks for it, and wait for it."""
-    port = environment[_PORT]
+    port = environment[PORT]
     log = home / "superlink.log"
     log.touch()
     command = [flower_command("flower-superlink"), "--insecure", "--simulation"]
@@ -149,6 +115,7 @@ def _start_superlink(home: Path, environment: Mapping[str, str]) -> None:
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
+        preexec_fn=die_with_parent,
     )
     deadline = time.monotonic() + _START_SECONDS
     while not _answers(int(port)):
@@ -177,15 +144,6 @@ def _answers(port: int) -> bool:
         connection.close()
 
 
-def _temporary_folder() -> str:
-    """Return the usual temporary folder, or /tmp where that one's path is too long.
-
-    Ray makes sockets some 70 characters further down, and the system allows 107.
-    """
-    usual = tempfile.gettempdir()
-    return usual if len(usual) <= 20 else "/tmp"  # noqa: S108  mkdtemp is safe there
-
-
 def _follow(command: list[str], environment: dict[str, str]) -> Iterator[str]:
     """Run a command and yield its output line by line."""
     with subprocess.Popen(  # noqa: S603
@@ -197,6 +155,7 @@ def _follow(command: list[str], environment: dict[str, str]) -> Iterator[str]:
         text=True,
         errors="replace",
         start_new_session=True,
+        preexec_fn=die_with_parent,
     ) as process:
         try:
             assert process.stdout is not None  # noqa: S101  we asked for a pipe

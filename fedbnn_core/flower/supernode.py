@@ -198,8 +198,12 @@ def _run_once(
                 mark.touch()
                 say("Connected; waiting for runs. Ctrl-C ends it.")
             elif joined and "Connection attempt failed" in text:
+                if mark.exists():
+                    say("The connection to the server is lost; trying again ...")
                 mark.unlink(missing_ok=True)
             elif joined and "Connection successful" in text:
+                if not mark.exists():
+                    say("Connected again.")
                 mark.touch()
             elif LOST_HEARTBEAT in text:
                 process.terminate()

@@ -48,7 +48,7 @@ class RunFigures:
     """Operations on single bits."""
     memory_mb: float
     """By the paper's rule: 4 bytes per parameter, a 1-bit network's / 32."""
-    memory_honest_mb: float
+    memory_measured_mb: float
     """1 bit per binary weight, 4 bytes for all else."""
     seconds: float
     seconds_per_round: float
@@ -112,8 +112,8 @@ def read_run(path: Path) -> RunFigures:
             if binary
             else cost.memory_real_mb + 4e-6 * method.paper_memory_extra()
         ),
-        memory_honest_mb=(
-            cost.memory_fedbnn_honest_mb if binary else cost.memory_real_mb
+        memory_measured_mb=(
+            1e-6 * (summary.one_bit_bytes or 0) if binary else cost.memory_real_mb
         ),
         seconds=summary.seconds,
         seconds_per_round=sum(metrics.total_seconds for metrics in rounds)

@@ -200,7 +200,9 @@ class Summary:
     """Counts by (true class, predicted class)."""
     float32_bytes: int = 0
     one_bit_bytes: int | None = None
-    """Size of the 1-bit model; None for a float model."""
+    """Of ``model.fbnn``; counted if there is none, None for a float model."""
+    paper_bytes: int | None = None
+    """Size of the 1-bit model by the paper's rule: parameters as float32, / 32."""
     best_sha256: str = ""
     """Hash of the best model's arrays."""
     epsilon: float | None = None
@@ -262,6 +264,7 @@ _OF_THE_BEST = {
     "test_confusion",
     "float32_bytes",
     "one_bit_bytes",
+    "paper_bytes",
     "best_sha256",
 }
 

@@ -140,6 +140,23 @@ class CheckpointFolder:
         if not self.path.is_dir():
             return None, []
         remove_leftovers(self.path)
+        checkpoint, damages, useless = self._newest()
+        for path in useless:
+            path.unlink(missing_ok=True)
+        return checkpoint, damages
+
+    def require_usable(self) -> list[str]:
+        """Return the damages that `load_latest` would tell, without removing any.
+
+        Raises
+        ------
+        RunError
+            There are checkpoints, and all are damaged.
+        """
+        return self._newest()[1]
+
+    def _newest(self) -> tuple[Checkpoint | None, list[str], list[Path]]:
+        """Return the newest usable checkpoint, the damages and the useless ones."""
         damages: list[str] = []
         manifests = self._manifests()
         for number, path in enumerate(manifests):
@@ -150,16 +167,13 @@ class CheckpointFolder:
             except RunError as error:
                 damages.append(str(error))
                 continue
-            damages += repaired
-            for damaged in manifests[:number]:
-                damaged.unlink(missing_ok=True)
-            return checkpoint, damages
+            return checkpoint, damages + repaired, manifests[:number]
         if damages:
             raise RunError(
                 f"all {len(damages)} checkpoints in {self.path} are damaged: "
                 f"{'; '.join(damages)}. Restore one from a backup, or start a new run"
             )
-        return None, []
+        return None, [], []
 
     def _load(self, path: Path) -> tuple[Checkpoint, list[str]]:
         """Return a checkpoint and the damages that do not matter."""

@@ -16,7 +16,7 @@ from fedbnn_core.arrays import Arrays
 from fedbnn_core.data import Dataset, split_test
 from fedbnn_core.errors import FedBNNError
 from fedbnn_core.methods.base import Method
-from fedbnn_core.networks.complexity import model_sizes
+from fedbnn_core.networks.complexity import complexity_of, model_sizes
 from fedbnn_core.networks.state import load_arrays
 from fedbnn_core.server.scoring import (
     Evaluation,
@@ -105,7 +105,13 @@ class RunEvaluation:
             "test_confusion": test.confusion.tolist(),
             "float32_bytes": sizes.float32_bytes,
             "one_bit_bytes": sizes.one_bit_bytes if self._method.binary else None,
+            "paper_bytes": self._paper_bytes(),
         }
+
+    def _paper_bytes(self) -> int | None:
+        if not self._method.binary:
+            return None
+        return round(1e6 * complexity_of(self._method.spec).memory_fedbnn_paper_mb)
 
     def pack(self, best: BestModel, *, class_names: Sequence[str]) -> bytes:
         """Return the best model as an `.fbnn` file.

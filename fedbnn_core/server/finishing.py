@@ -56,7 +56,8 @@ def finish_run(
     scores = {}
     if best.state:
         scores = evaluation.report(best) | {"best_sha256": state_hash(best.state)}
-        _write_packed(context, evaluation, best)
+        if size_bytes := _write_packed(context, evaluation, best):
+            scores["one_bit_bytes"] = size_bytes
     accountant = state.accountant
     summary = Summary(
         status="stopped" if stopped else "completed",
@@ -81,16 +82,18 @@ def finish_run(
 
 def _write_packed(
     context: RunContext, evaluation: RunEvaluation, best: BestModel
-) -> None:
-    """Write ``model.fbnn``, or say why there is none."""
+) -> int:
+    """Write ``model.fbnn`` and return its size, or say why there is none."""
     if not context.method.binary:
         _log.info(
             "The run has no packed model: %s trains a float network",
             context.config.method,
         )
-        return
+        return 0
     try:
         content = evaluation.pack(best, class_names=context.dataset.class_names)
         write_packed(content, context.directory.path / PACKED_MODEL)
     except (FedBNNError, OSError) as error:
         _log.warning("The run has no packed model: %s", error)
+        return 0
+    return len(content)

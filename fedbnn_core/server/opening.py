@@ -14,6 +14,7 @@ from fedbnn_core.errors import ConfigError, DataError, RunError
 from fedbnn_core.files import disk_errors, require_space
 from fedbnn_core.methods import create_method, method_class, method_names
 from fedbnn_core.methods.base import Method
+from fedbnn_core.methods.template import Template
 from fedbnn_core.reporting.tracking import RunTrackers
 from fedbnn_core.runs.dataset import load_run_dataset, run_partition
 from fedbnn_core.runs.directory import RunDirectory
@@ -29,7 +30,13 @@ from fedbnn_core.server.state import ServerState
 from fedbnn_core.server.validation import ReplyRules
 from fedbnn_core.training.device import choose_device
 
-__all__ = ["changes_since", "open_run", "refuse_unclippable", "stored_config"]
+__all__ = [
+    "changes_since",
+    "open_run",
+    "refuse_unclippable",
+    "space_needed",
+    "stored_config",
+]
 
 
 def open_run(
@@ -205,18 +212,35 @@ def _repair_partition(
 
 def _require_space(context: RunContext, state: ServerState) -> None:
     """Raise `RunError` unless all that the run will write has room."""
-    config, folder = context.config, context.directory.path
+    folder = context.directory.path
+    needed = space_needed(
+        context.config,
+        Template(state.broadcast, context.rules.arrays, context.rules.rotations),
+        context.num_partitions,
+    )
+    there = sum(path.stat().st_size for path in folder.rglob(f"*{SUFFIX}"))
+    require_space(folder, needed - there)
+
+
+def space_needed(config: RunConfig, template: Template, clients: int) -> int:
+    """Return how many bytes a run writes at most.
+
+    Parameters
+    ----------
+    config : the run's config.
+    template : what its messages look like.
+    clients : all clients of the run.
+    """
     # Each checkpoint that is kept may have a best model of its own; then there are
     # the first one's previous weights, a checkpoint under way, best, final and a
     # temporary file.
     states = 2 * config.keep_checkpoints + 6
-    state_bytes = len(to_safetensors(state.broadcast))
-    replies = min(config.clients_per_round, context.num_partitions)
-    expected = (*context.rules.arrays.values(), *context.rules.rotations.values())
+    state_bytes = len(to_safetensors(template.broadcast))
+    replies = min(config.clients_per_round, clients)
+    expected = (*template.reply.values(), *template.rotations.values())
     reply_bytes = sum(array.nbytes for array in expected)
     spilled = max(0, replies * reply_bytes - DEFAULT_BUDGET_BYTES)
-    there = sum(path.stat().st_size for path in folder.rglob(f"*{SUFFIX}"))
-    require_space(folder, states * state_bytes + spilled - there)
+    return states * state_bytes + spilled
 
 
 def _restore(

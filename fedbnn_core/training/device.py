@@ -5,6 +5,8 @@ import sys
 
 import torch
 
+from fedbnn_core.errors import ConfigError
+
 __all__ = ["choose_device", "keep_freed_memory"]
 
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
@@ -12,8 +14,23 @@ _LARGEST = 2**31 - 1
 
 
 def choose_device(name: str) -> torch.device:
-    """Return the device for "auto" (the first accelerator, else the CPU) or a name."""
+    """Return the device for "auto" (the first accelerator, else the CPU) or a name.
+
+    Raises
+    ------
+    ConfigError
+        This machine has no such device.
+    """
     if name != "auto":
+        try:
+            # Only an array on it shows that a device is really there.
+            torch.empty(1, device=name)
+        except (RuntimeError, AssertionError, NotImplementedError) as error:
+            reason = str(error).split("\n")[0]
+            raise ConfigError(
+                f"device = {name!r} cannot be used here: {reason}; set device to "
+                "'auto' or 'cpu'"
+            ) from error
         return torch.device(name)
     if torch.accelerator.is_available():
         accelerator = torch.accelerator.current_accelerator()

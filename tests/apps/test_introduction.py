@@ -1,13 +1,20 @@
 """What a device says of itself when the server asks, with the real ClientApp."""
 
+import hashlib
 import json
 
+import numpy as np
 import pytest
-from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.common.logger import FLOWER_LOGGER
 
 from client_app.app import app
 from fedbnn_core import __version__
 from fedbnn_core.config import RunConfig
+from fedbnn_core.data import load_local
+from fedbnn_core.fleet.own_data import DataTask
+from fedbnn_core.messages import MODEL, MODEL_QUERY, ModelOffer
+from fedbnn_core.speed.runtimes import packed_bytes
 from tests.apps.local_grid import LocalGrid
 from tests.tiny_run import write_data
 
@@ -17,9 +24,9 @@ def introduce(tmp_path):
     """Return a function that asks a device and returns its identity."""
     LocalGrid(0, {})  # Messages need an identity of the process.
 
-    def ask(dataset, *, stored=None, **node_config):
+    def ask(dataset, *, stored=None, task="", **node_config):
         config = RunConfig.from_mapping({"dataset": dataset}, complete=False)
-        question = {"version": __version__, "task": ""}
+        question = {"version": __version__, "task": task}
         if stored:
             question["run-config"] = json.dumps({"dataset": stored})
         message = Message(
@@ -62,6 +69,33 @@ def test_in_a_resumed_run_the_stored_dataset_counts(introduce, tmp_path):
     assert "gone.npz does not exist" in said["problem"]
 
 
+@pytest.mark.parametrize("key", ["data", "data_path"])
+def test_own_images_are_found_under_either_name(introduce, tmp_path, key):
+    path = write_data(tmp_path / "images.npz", train=40)
+    task = DataTask.of(load_local(path), min_examples=1).to_json()
+    said = introduce("fmnist-mini", task=task, **{key: str(path)})
+    assert said["own-examples"] == 40
+
+
 def test_a_simulated_client_is_not_asked_for_data(introduce, tmp_path):
     said = introduce("cifar10", data_dir=str(tmp_path))
     assert "problem" not in said
+
+
+def test_the_owner_is_told_that_the_model_has_arrived(tmp_path, caplog, monkeypatch):
+    LocalGrid(0, {})
+    content = packed_bytes("cnn4", (1, 28, 28))
+    offer = ModelOffer(
+        sha256=hashlib.sha256(content).hexdigest(), run="run-7", val_accuracy=0.5
+    )
+    model = ArrayRecord({MODEL: Array(np.frombuffer(content, np.uint8))})
+    records = RecordDict(
+        {ModelOffer.RECORD: ConfigRecord(offer.to_record()), MODEL: model}
+    )
+    message = Message(records, dst_node_id=1, message_type=f"query.{MODEL_QUERY}")
+    message.metadata.__dict__["_message_id"] = "m1"
+    context = Context(1, 1, {"model-dir": str(tmp_path)}, RecordDict(), {})
+    monkeypatch.setattr(FLOWER_LOGGER, "propagate", True)
+    app(message, context)
+    assert "The model has arrived: run-7" in caplog.text
+    assert f"fedbnn predict {tmp_path / 'model.fbnn'} IMAGE" in caplog.text

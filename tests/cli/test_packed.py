@@ -216,3 +216,36 @@ def test_a_packed_file_becomes_a_c_program(model: Path, tmp_path: Path) -> None:
     for others in ([], ["--c", tmp_path, "--model", "final"]):
         with pytest.raises(FedBNNError, match="--c FOLDER"):
             invoke("export", model, *others)
+
+
+def test_evaluate_takes_photos_of_another_size_and_of_some_classes(
+    model: Path, tmp_path: Path
+) -> None:
+    packed = PackedModel.load(model)
+    names = packed.class_names[1:]
+    rng = np.random.default_rng(4)
+    for name in names:
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        for number in range(10):
+            pixels = rng.integers(0, 256, (48, 64, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "photos" / name / f"{number}.png")
+    dataset = f"folder:{tmp_path / 'photos'}"
+    found = json.loads(invoke("evaluate", model, "--dataset", dataset, "--json"))
+    assert found["images"] == 2 * len(names)
+    # Row 0 is the class that nobody photographed.
+    assert np.array(found["confusion"]).sum(axis=1).tolist() == [0] + [2] * len(names)
+    (tmp_path / "photos" / names[0]).rename(tmp_path / "photos" / "unknown")
+    with pytest.raises(DataError, match="unknown"):
+        invoke("evaluate", model, "--dataset", dataset)
+
+
+def test_raw_pixels_are_those_that_the_c_program_reads(
+    model: Path, tmp_path: Path
+) -> None:
+    pixels = np.random.default_rng(5).integers(0, 256, (8, 9, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(tmp_path / "photo.png")
+    target = tmp_path / "photo.raw"
+    invoke("raw", model, tmp_path / "photo.png", "--output", target)
+    assert target.read_bytes() == pixels.tobytes()
+    told = invoke("export", model, "--c", tmp_path / "program")
+    assert f"fedbnn raw {model} IMAGE" in told

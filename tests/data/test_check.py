@@ -89,3 +89,24 @@ def test_the_command_prints_and_its_exit_code_tells(tmp_path: Path) -> None:
 def test_a_bad_size_is_refused(size: str, tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["data", "check", str(tmp_path), "--size", size])
     assert "such as 40x52" in str(result.exception)
+
+
+def test_skipped_photos_and_links_to_nowhere_are_listed(tmp_path: Path) -> None:
+    fill(tmp_path / "d", classes=2)
+    (tmp_path / "d" / "class 1" / "IMG_1.HEIC").write_bytes(b"ftypheic")
+    (tmp_path / "d" / "class 0" / "gone.png").symlink_to(tmp_path / "nowhere.png")
+    report = check_data(tmp_path / "d")
+    assert report.skipped == ("class 1/IMG_1.HEIC",)
+    assert report.unreadable == ("class 0/gone.png",)
+    assert "1 photos are in a format that is not read" in report.problems
+
+
+def test_names_as_in_a_run_are_understood(tmp_path: Path) -> None:
+    fill(tmp_path / "d", classes=2)
+    result = CliRunner().invoke(app, ["data", "check", f"folder:{tmp_path / 'd'}@8x9"])
+    assert result.exit_code == 0, result.output
+    assert "1 x 8 x 9" in result.output
+    arrays = {"x_train": np.zeros((10, 8, 8), np.uint8), "y_train": np.arange(10) % 2}
+    np.savez(tmp_path / "own.npz", **arrays)
+    result = CliRunner().invoke(app, ["data", "check", f"npz:{tmp_path / 'own.npz'}"])
+    assert "Images per class" in result.output

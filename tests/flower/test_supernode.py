@@ -123,3 +123,26 @@ def test_keys_that_a_killed_device_left_are_removed(tmp_path, monkeypatch):
     assert "keys-killed" not in seen[0]
     assert kept.exists()
     assert not list(tmp_path.glob("keys-*"))
+
+
+def test_a_lost_connection_and_its_return_are_told(tmp_path, monkeypatch):
+    script = tmp_path / "node.py"
+    script.write_text(
+        "print('SuperNode ID: 1', flush=True)\n"
+        "print('WARNING : Connection attempt failed, retrying in 1 seconds')\n"
+        "print('WARNING : Connection attempt failed, retrying in 2 seconds')\n"
+        "print('INFO : Connection successful after 3 seconds and 3 tries.')\n"
+        "import sys; sys.exit('must be registered via the CLI')\n"
+    )
+    monkeypatch.setattr(
+        supernode, "supernode_command", lambda *_: [sys.executable, str(script)]
+    )
+    monkeypatch.setattr(supernode, "_wait_for_server", lambda *_: None)
+    said = []
+    with pytest.raises(FleetError):
+        run_device(settings(state=tmp_path, insecure=True), None, say=said.append)
+    assert said == [
+        "Connected; waiting for runs. Ctrl-C ends it.",
+        "The connection to the server is lost; trying again ...",
+        "Connected again.",
+    ]

@@ -227,3 +227,14 @@ def test_unknown_names_are_errors(options: list[str], message: str) -> None:
     result = CliRunner().invoke(app, ["complexity", *options])
     assert isinstance(result.exception, ConfigError)
     assert message in str(result.exception)
+
+
+def test_a_dataset_like_one_of_the_papers_is_known() -> None:
+    def figures(dataset: str) -> dict[str, object]:
+        result = CliRunner().invoke(app, ["complexity", "--dataset", dataset, "--json"])
+        assert result.exit_code == 0, result.output
+        (row,) = json.loads(result.stdout)
+        assert row.pop("dataset") == dataset
+        return row
+
+    assert figures("fmnist-mini") == figures("fmnist")

@@ -120,7 +120,7 @@ FILES = {  # Of the newest checkpoint: the round from which the run goes on with
 def test_damaged_file_costs_a_round_at_most(tmp_path, file, damage):
     path = saved_folder(tmp_path)
     manifest = json.loads((path / "round-000005.json").read_text())
-    named = {entry.name for entry in manifest["files"].values()}
+    named = {entry["name"] for entry in manifest["files"].values()}
     assert named | {"round-000005.json"} == FILES.keys()
     damages()[damage](path / file)
     loaded, reports = opened(path).load_latest()

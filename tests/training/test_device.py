@@ -4,8 +4,10 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
-from fedbnn_core.training.device import keep_freed_memory
+from fedbnn_core.errors import ConfigError
+from fedbnn_core.training.device import choose_device, keep_freed_memory
 
 CHILD = """
 import resource, sys
@@ -41,3 +43,9 @@ def faults(mode):
 def test_repeated_allocations_cost_no_page_faults():
     assert faults("keep") < 100
     assert faults("default") > 10 * faults("keep")
+
+
+def test_device_that_is_not_there_is_refused():
+    with pytest.raises(ConfigError, match="set device to 'auto' or 'cpu'"):
+        choose_device("cuda:99")
+    assert choose_device("cpu") == torch.device("cpu")

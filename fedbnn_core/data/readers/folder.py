@@ -3,7 +3,8 @@
 Either ``train/CLASS/...`` with ``test/CLASS/...`` (``val`` or ``validation`` serve as
 well), or ``CLASS/...`` alone, from which a fifth of each class is held out as test
 set: always the same files, see `held_out`. Deeper folders belong to their class.
-Hidden files and files that are no images are ignored. Files that cannot be decoded
+Hidden files and files that are no images are ignored; photos in formats that are not
+read, such as HEIC, are counted as skipped. Files that cannot be decoded
 are left out with a warning; ``fedbnn data check`` lists them.
 """
 
@@ -30,6 +31,14 @@ from fedbnn_core.errors import DataError
 
 __all__ = ["FolderListing", "list_folder", "read"]
 
+# Formats of photos that are not read; whoever has them should know.
+_OTHER_PHOTOS = frozenset(
+    f".{suffix}"
+    for suffix in (
+        *("arw", "avif", "cr2", "cr3", "dng", "heic", "heif", "jp2", "jxl"),
+        *("nef", "orf", "raf", "raw", "rw2"),
+    )
+)
 _TEST_FOLDERS = ("test", "val", "validation")
 _log = logging.getLogger(__name__)
 
@@ -45,11 +54,28 @@ class FolderListing:
     y_test: Labels
     is_divided: bool
     """Whether the folder came with its own test set."""
+    skipped: tuple[Path, ...] = ()
+    """Photos in a format that is not read."""
 
     @property
     def files(self) -> tuple[Path, ...]:
         """All image files, training files first."""
         return self.train + self.test
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What its owner should know before training, in words."""
+        found = []
+        if self.skipped:
+            found.append(
+                f"{len(self.skipped)} photos are skipped because their format is not "
+                f"read, such as {self.skipped[0]}; convert them to JPEG or PNG"
+            )
+        counts = np.bincount(self.y_train, minlength=len(self.class_names))
+        for name, count in zip(self.class_names, counts, strict=True):
+            if count == 0:
+                found.append(f"class {name} has no training images")
+        return tuple(found)
 
 
 def list_folder(root: Path, class_names: Sequence[str] | None = None) -> FolderListing:
@@ -82,12 +108,19 @@ def list_folder(root: Path, class_names: Sequence[str] | None = None) -> FolderL
             f"{root.name}/train/CLASS/image.png with {root.name}/test/CLASS/image.png."
         )
     listed = [_list_files(part, names) for part in found]
+    skipped = tuple(file for part in found for file in _other_photos(part))
     if not any(files for files, _ in listed):
-        raise DataError(f"{root} has class folders but no image files in them.")
+        reason = f"; {skipped[0].name} and the like are not read" if skipped else ""
+        raise DataError(
+            f"{root} has class folders but no image files in them{reason}; add PNG or "
+            "JPEG files."
+        )
     files, labels = listed[0]
     if is_divided:
         test_files, test_labels = listed[1]
-        return FolderListing(names, files, labels, test_files, test_labels, True)
+        return FolderListing(
+            names, files, labels, test_files, test_labels, True, skipped
+        )
     keys = [file.relative_to(root).as_posix() for file in files]
     test = held_out(labels, keys)
     return FolderListing(
@@ -97,6 +130,7 @@ def list_folder(root: Path, class_names: Sequence[str] | None = None) -> FolderL
         tuple(f for f, t in zip(files, test, strict=True) if t),
         labels[test],
         False,
+        skipped,
     )
 
 
@@ -153,14 +187,23 @@ def _list_files(
     files: list[Path] = []
     labels: list[int] = []
     for label, name in enumerate(names):
-        members = [
-            Path(parent, file)
-            for folder in folders.get(name, [])
-            for parent, _, inside in os.walk(folder)
-            for file in inside
-            if not file.startswith(".")
-            and os.path.splitext(file)[1].lower() in IMAGE_SUFFIXES
-        ]
+        members = _with_suffix(folders.get(name, []), IMAGE_SUFFIXES)
         files += sorted(members)
         labels += [label] * len(members)
     return tuple(files), np.array(labels, dtype=np.int64)
+
+
+def _other_photos(folders: dict[str, list[Path]]) -> list[Path]:
+    everything = [folder for members in folders.values() for folder in members]
+    return sorted(_with_suffix(everything, _OTHER_PHOTOS))
+
+
+def _with_suffix(folders: Sequence[Path], suffixes: frozenset[str]) -> list[Path]:
+    """Return the files in folders and below them that end in one of the suffixes."""
+    return [
+        Path(parent, file)
+        for folder in folders
+        for parent, _, inside in os.walk(folder)
+        for file in inside
+        if not file.startswith(".") and os.path.splitext(file)[1].lower() in suffixes
+    ]

@@ -8,6 +8,7 @@ import pytest
 from PIL import Image
 
 from fedbnn_core.data import load_dataset, load_local, split_test
+from fedbnn_core.data.loading import own_data_warnings
 from fedbnn_core.errors import DataError
 
 
@@ -203,3 +204,29 @@ def test_a_missing_folder_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(DataError, match="is not a folder"):
         load_dataset("folder:file", tmp_path)
+
+
+def test_a_link_to_nowhere_is_left_out(tmp_path: Path) -> None:
+    fill(tmp_path / "d", classes=2)
+    (tmp_path / "d" / "class 0" / "gone.png").symlink_to(tmp_path / "nowhere.png")
+    dataset = load_dataset(f"folder:{tmp_path / 'd'}")
+    assert len(dataset.y_train) + len(dataset.y_test) == 20
+
+
+def test_skipped_photos_and_empty_classes_are_told(tmp_path: Path) -> None:
+    fill(tmp_path / "d", classes=2)
+    assert own_data_warnings(f"folder:{tmp_path / 'd'}@8x8") == ()
+    (tmp_path / "d" / "class 1" / "IMG_1.HEIC").write_bytes(b"ftypheic")
+    (tmp_path / "d" / "empty").mkdir()
+    skipped, empty = own_data_warnings(f"folder:{tmp_path / 'd'}")
+    assert "1 photos are skipped" in skipped
+    assert "IMG_1.HEIC" in skipped
+    assert empty == "class empty has no training images"
+    assert own_data_warnings("fmnist-mini") == ()
+
+
+def test_a_folder_of_skipped_photos_says_why_it_is_empty(tmp_path: Path) -> None:
+    (tmp_path / "d" / "cats").mkdir(parents=True)
+    (tmp_path / "d" / "cats" / "a.heic").write_bytes(b"x")
+    with pytest.raises(DataError, match=r"a\.heic and the like are not read"):
+        load_dataset(f"folder:{tmp_path / 'd'}")

@@ -180,3 +180,23 @@ def test_a_drawing_is_classified(browser, demo, real_run):
         ).click_and_hold().move_by_offset(60, 40).release().perform()
         browser.wait("return document.querySelectorAll('#classes li').length == 5")
         assert browser.complaints() == []
+
+
+def test_swapping_black_and_white_swaps_the_picture_shown(browser, demo, real_run):
+    shade = (
+        "const pad = document.getElementById('pad'), {data} = pad.getContext('2d')"
+        ".getImageData(0, 0, pad.width, pad.height); let sum = 0;"
+        "for (let i = 0; i < data.length; i += 4) sum += data[i];"
+        "return sum / (data.length / 4)"
+    )
+    with serving([real_run], demo=demo) as address:
+        browser.open(f"{address}/demo")
+        browser.wait("return document.querySelector('#answer').dataset.turn == 1")
+        before = browser.run(shade)
+        browser.run("document.getElementById('invert').click()")
+        browser.wait("return document.querySelector('#answer').dataset.turn == 2")
+        assert browser.run(shade) == pytest.approx(255 - before, abs=0.5)
+        browser.run("document.getElementById('invert').click()")
+        browser.wait("return document.querySelector('#answer').dataset.turn == 3")
+        assert browser.run(shade) == pytest.approx(before, abs=0.5)
+        assert browser.complaints() == []

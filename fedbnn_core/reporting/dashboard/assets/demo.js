@@ -154,6 +154,8 @@ byId("file").addEventListener("change", async (event) => {
   if (!file) return;
   try { unpick(); setPixels(sample(await createImageBitmap(file)), null); } catch { byId("answer").textContent = "That file is no picture this browser can read."; }
 });
+// The picture shown is swapped at once; one that is loaded later, when it comes.
+byId("invert").addEventListener("change", () => { if (pixels) setPixels(pixels.map((v) => 255 - v), label); });
 let seed = 0;
 byId("more").addEventListener("click", () => { seed += 1; loadSamples(seed); });
 loadSamples(seed);

@@ -1,0 +1,1 @@
+"""FedBNN as a Flower app: the installed distribution does the work."""
