@@ -14,6 +14,7 @@ from fedbnn_core.binary.memory_layout import channels_last, subsample
 from fedbnn_core.binary.mixing import (
     STD_EPS,
     angle_share,
+    angle_shares,
     client_share,
     fused_weight,
     mixed_sign,
@@ -190,11 +191,15 @@ class RotatedBinaryConv2d(nn.Module):
         """Return sign(w~), differentiable by the surrogate unless deployed."""
         if self.is_deployed:
             return channels_last(sign(self.weight))
+        if self.options.server_alignment:
+            alpha, beta = angle_shares(self.theta, self.gamma)
+        else:
+            alpha, beta = self.alpha(), self.beta()
         return mixed_sign(
             self.weight,
             lam=self.lam(),
-            alpha=self.alpha(),
-            beta=self.beta(),
+            alpha=alpha,
+            beta=beta,
             w_server=self.w_server,
             z_server=self.z_server,
             rotation=self.rotation,
