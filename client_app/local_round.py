@@ -137,8 +137,7 @@ def _prepare(
         dataset = load_run_dataset(config)
     method = create_method(config, dataset.input_shape, dataset.num_classes)
     choice = explain_device(config.device)
-    # Once a process; a GPU that lies idle is worth a line.
-    level = WARNING if "GPU is here" in choice.reason else DEBUG
+    level = WARNING if choice.lies_idle else DEBUG
     log(level, "This client trains on %s: %s", choice.device, choice.reason)
     return config, method, method.new_model().to(choice.device), dataset
 

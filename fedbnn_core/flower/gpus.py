@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from logging import ERROR
 from pathlib import Path
 
 from fedbnn_core.config import RunConfig
@@ -104,7 +105,8 @@ def plan_clients(
         why = machine.reason if kind == "auto" else "as configured"
         at_once = _by_cpus(cpus_per_client)
         return ClientPlan(0.0, {}, _line(device, at_once, f"one per CPU; {why}"))
-    gpus, environment = list(machine.gpus), {}
+    gpus = list(machine.gpus)
+    environment: dict[str, str] = {}
     if number:
         gpus, environment = _only(int(number), gpus, visible, config.device)
     ray_gpus = min(machine.ray_gpus, len(gpus))
@@ -228,9 +230,10 @@ def _look() -> Machine:
 def _ray_gpus() -> float:
     import ray
 
-    ray.init(include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    ray.init(include_dashboard=False, log_to_driver=False, logging_level=ERROR)
     try:
-        return float(ray.cluster_resources().get("GPU", 0.0))
+        resources = ray.cluster_resources()  # type: ignore[no-untyped-call]
+        return float(resources.get("GPU", 0.0))
     finally:
         ray.shutdown()
 

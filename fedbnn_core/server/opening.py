@@ -1,5 +1,6 @@
 """Open a run: check what it demands, make or find its directory, restore its state."""
 
+import logging
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -30,6 +31,8 @@ from fedbnn_core.server.validation import ReplyRules
 from fedbnn_core.training.device import explain_device, set_deterministic
 
 __all__ = ["changes_since", "open_run", "refuse_unclippable", "stored_config"]
+
+_log = logging.getLogger(__name__)
 
 
 def open_run(

@@ -32,6 +32,8 @@ class DeviceChoice:
 
     device: torch.device
     reason: str
+    lies_idle: bool = False
+    """Whether an accelerator is here that is not used."""
 
 
 def choose_device(name: str) -> torch.device:
@@ -60,17 +62,20 @@ def explain_device(name: str) -> DeviceChoice:
         return DeviceChoice(_named(name), "as configured")
     accelerator = torch.accelerator.current_accelerator(check_available=True)
     if accelerator is None:
-        return DeviceChoice(torch.device("cpu"), _why_no_accelerator())
+        return _without_accelerator()
     if accelerator.type in _UNPROVEN:
         return DeviceChoice(
             torch.device("cpu"),
             f"training on {accelerator.type} is unproven; device={accelerator.type} "
             "tries it",
+            lies_idle=True,
         )
     problem = _trial(accelerator)
     if problem:
         return DeviceChoice(
-            torch.device("cpu"), f"{accelerator} fails a small training step: {problem}"
+            torch.device("cpu"),
+            f"{accelerator} fails a small training step: {problem}",
+            lies_idle=True,
         )
     return DeviceChoice(accelerator, f"{_title(accelerator)} is there and works")
 
@@ -117,23 +122,25 @@ def _trial(device: torch.device) -> str:
     return "" if right else "it computes wrong results"
 
 
-def _why_no_accelerator() -> str:
-    """Say why torch has no accelerator, as far as this machine tells."""
+def _without_accelerator() -> DeviceChoice:
+    """Take the CPU and say why, as far as this machine tells."""
+    cpu = torch.device("cpu")
     # The driver's device files are there even if a process may not see the GPU.
     if not list(Path("/dev").glob("nvidia[0-9]*")):
-        return "torch finds no accelerator"
+        return DeviceChoice(cpu, "torch finds no accelerator")
     if torch.version.cuda is None:
-        return (
-            f"an NVIDIA GPU is here, but torch {torch.__version__} was built without "
-            "CUDA; `make setup TORCH=cu126` installs one that was"
+        why = (
+            f"torch {torch.__version__} was built without CUDA; `make setup "
+            "TORCH=cu126` installs one that was"
         )
-    if os.environ.get("CUDA_VISIBLE_DEVICES", "0") in ("", "-1"):
-        return (
-            "an NVIDIA GPU is here, but CUDA_VISIBLE_DEVICES hides it; under "
-            "`flwr run` each client needs a share of it: --federation-config "
-            "'client-resources-num-gpus=0.2 ...'"
+    elif os.environ.get("CUDA_VISIBLE_DEVICES", "0") in ("", "-1"):
+        why = (
+            "CUDA_VISIBLE_DEVICES hides it; under `flwr run` each client needs a share "
+            "of it: --federation-config 'client-resources-num-gpus=0.2 ...'"
         )
-    return f"an NVIDIA GPU is here, but {_trial(torch.device('cuda'))}"
+    else:
+        why = _trial(torch.device("cuda"))
+    return DeviceChoice(cpu, f"an NVIDIA GPU is here, but {why}", lies_idle=True)
 
 
 def _title(device: torch.device) -> str:
@@ -149,7 +156,7 @@ def set_deterministic() -> None:
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True, warn_only=True)
     # No code here reads memory that it has not written.
-    torch.utils.deterministic.fill_uninitialized_memory = False
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     torch.backends.cudnn.benchmark = False
 
 
