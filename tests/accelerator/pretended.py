@@ -56,7 +56,9 @@ class PretendedTensor(torch.Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
-        return _compute(func, args, kwargs or {})
+        # Wrappers are ordinary tensors in inference mode, too.
+        with torch.inference_mode(False):
+            return _compute(func, args, kwargs or {})
 
     __torch_function__ = torch._C._disabled_torch_function_impl
 
@@ -66,9 +68,9 @@ def _compute(func: Any, args: tuple, kwargs: dict) -> Any:
     target = kwargs.get("device")
     to_device = target is not None and torch.device(target).type == DEVICE
     to_host = target is not None and torch.device(target).type == "cpu"
-    if name in ("_to_copy", "copy_") and (to_host or _crosses(name, args, to_device)):
-        waits[name] += 1
-    elif name in _WAITS:
+    if (
+        name in ("_to_copy", "copy_") and (to_host or _crosses(name, args, to_device))
+    ) or name in _WAITS:
         waits[name] += 1
     elif name not in _VIEWS | _ALLOCATIONS:
         launches[name] += 1
@@ -87,7 +89,9 @@ def _compute(func: Any, args: tuple, kwargs: dict) -> Any:
 
 
 def _crosses(name: str, args: tuple, to_device: bool) -> bool:
-    kinds = [isinstance(a, PretendedTensor) for a in args if isinstance(a, torch.Tensor)]
+    kinds = [
+        isinstance(a, PretendedTensor) for a in args if isinstance(a, torch.Tensor)
+    ]
     return not all(kinds) if name == "copy_" else to_device and not kinds[0]
 
 
@@ -108,13 +112,16 @@ def _unwrap(value: Any) -> Any:
 
 
 def _wrap(value: Any) -> Any:
-    is_plain = isinstance(value, torch.Tensor) and not isinstance(value, PretendedTensor)
+    is_plain = isinstance(value, torch.Tensor) and not isinstance(
+        value, PretendedTensor
+    )
     return PretendedTensor(value) if is_plain else value
 
 
 def _factory(func: Any, *args: Any, **kwargs: Any) -> Any:
     """Take operations without an operand on the device, such as torch.empty."""
-    return _compute(func, args, kwargs)
+    with torch.inference_mode(False):
+        return _compute(func, args, kwargs)
 
 
 class _Generator(torch.Generator):
@@ -130,11 +137,21 @@ class _Generator(torch.Generator):
         return torch.device(DEVICE, 0) if self.pretends else torch.device("cpu")
 
 
+_tensor_on_the_host = torch.tensor
+
+
+def _tensor(data: Any, *, device: Any = None, **kwargs: Any) -> torch.Tensor:
+    """torch.tensor in two steps: its own way to a device has no Python hook."""
+    made = _tensor_on_the_host(data, **kwargs)
+    return made if device is None else made.to(device)
+
+
 def _register() -> list[torch.library.Library]:
     _setup_privateuseone_for_python_backend(DEVICE)
     library = torch.library.Library("_", "IMPL")
     library.fallback(_factory, "PrivateUse1")
     torch.Generator = _Generator
+    torch.tensor = _tensor
     return [library]
 
 

@@ -22,7 +22,7 @@ from fedbnn_core.training.local import LocalTask
 from tests.accelerator import pretended
 
 BATCH, CLASSES, WIDTH = 4, 3, 4
-SHAPES = {"cnn4": (1, 12, 12)}
+SHAPES = {"cnn4": (1, 16, 16)}
 OTHERS = (3, 32, 32)
 
 
