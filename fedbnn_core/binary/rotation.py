@@ -125,7 +125,7 @@ def learn_rotations(
         learnt, deviation = _bi_rotation(weights, rotation, iterations, _newton_schulz)
         results.append(learnt)
         deviations.append(deviation)
-    for index, deviation in enumerate(torch.stack(deviations).tolist()):
+    for index, deviation in enumerate(torch.stack(deviations).cpu().tolist()):
         if not deviation <= _MAX_DEVIATION:  # NaN fails, too
             results[index], _ = _bi_rotation(*layers[index], iterations, _by_svd)
     return results

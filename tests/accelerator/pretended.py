@@ -68,13 +68,12 @@ def _compute(func: Any, args: tuple, kwargs: dict) -> Any:
     target = kwargs.get("device")
     to_device = target is not None and torch.device(target).type == DEVICE
     to_host = target is not None and torch.device(target).type == "cpu"
-    if (
-        name in ("_to_copy", "copy_") and (to_host or _crosses(name, args, to_device))
-    ) or name in _WAITS:
+    copies = name in ("_to_copy", "copy_")
+    if name in _WAITS or (copies and (to_host or _crosses(name, args, to_device))):
         waits[name] += 1
     elif name not in _VIEWS | _ALLOCATIONS:
         launches[name] += 1
-    if name not in ("_to_copy", "copy_"):
+    if not copies:
         _refuse_two_devices(func, args, kwargs)
     plain = dict(kwargs)
     if to_device:

@@ -54,7 +54,6 @@ def one_round(method: Method, batches: int, device: str, epochs: int = 1):
         local_epochs=epochs,
         batch_size=BATCH,
         lr=0.05,
-        momentum=0.5,
     )
     broadcast = method.template.broadcast
     pretended.launches.clear()
