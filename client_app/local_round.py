@@ -139,7 +139,10 @@ def _prepare(
     choice = explain_device(config.device)
     level = WARNING if choice.lies_idle else DEBUG
     log(level, "This client trains on %s: %s", choice.device, choice.reason)
-    return config, method, method.new_model().to(choice.device), dataset
+    model = method.new_model().to(choice.device)
+    if config.compile:
+        model.compile()
+    return config, method, model, dataset
 
 
 def _own_indices(

@@ -11,13 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-__all__ = [
-    "channels_last",
-    "empty_channels_last",
-    "hardtanh",
-    "pixel_mean",
-    "subsample",
-]
+__all__ = ["channels_last", "hardtanh", "pixel_mean", "subsample"]
 
 
 def channels_last(weights: Tensor) -> Tensor:
@@ -26,16 +20,12 @@ def channels_last(weights: Tensor) -> Tensor:
     The strides are set explicitly: for one input channel `Tensor.to` would keep the
     plain layout, and the whole network behind the layer would follow it.
     """
-    return empty_channels_last(weights).copy_(weights)
-
-
-def empty_channels_last(like: Tensor) -> Tensor:
-    """Return memory for weights of the same shape in channels-last layout."""
-    _, c, h, w = like.shape
+    _, c, h, w = weights.shape
     strides = (c * h * w, 1, w * c, c)
-    return torch.empty_strided(
-        like.shape, strides, dtype=like.dtype, device=like.device
+    out = torch.empty_strided(
+        weights.shape, strides, dtype=weights.dtype, device=weights.device
     )
+    return out.copy_(weights)
 
 
 class _Hardtanh(torch.autograd.Function):

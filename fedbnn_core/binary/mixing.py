@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedbnn_core.binary.memory_layout import empty_channels_last
+from fedbnn_core.binary.memory_layout import channels_last
 from fedbnn_core.binary.rotation import Rotation
 from fedbnn_core.binary.surrogate import Sharpness, surrogate_backward
 
@@ -221,7 +221,8 @@ class _MixedSign(torch.autograd.Function):
             w_local, w_server, z, z_server, mixed, norm, r1, r2, lam, alpha, beta
         )
         ctx.settings = (t, k)
-        return _sign_channels_last(mixed)
+        # The copy is made first, so that sign, written out here, needs no other.
+        return channels_last(mixed).sign_().add_(0.5).sign_()
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
@@ -236,11 +237,6 @@ class _MixedSign(torch.autograd.Function):
         d_local = _through_standardization(d_z, z, norm, lam)
         d_lam = _through_fusing(d_local, w_local, w_server, lam)
         return (d_local, d_lam, d_alpha, d_beta, *(None,) * 6)
-
-
-def _sign_channels_last(mixed: Tensor) -> Tensor:
-    out = empty_channels_last(mixed)
-    return torch.sign(mixed, out=out).add_(0.5).sign_()  # see `sign`
 
 
 def _through_sign(d_sign: Tensor, mixed: Tensor, t: float, k: float) -> Tensor:

@@ -91,6 +91,8 @@ def run_simulation(
         plan = _plan(config, environment, cpus_per_client, gpus_per_client)
         on_line(f"INFO : {plan.line}")
         environment |= plan.environment
+        if config.compile:
+            environment["TORCHINDUCTOR_CACHE_DIR"] = _compile_cache()
         _start_superlink(home, environment)
         app = stage_app(home)
         overrides_file = write_overrides(home / "overrides.toml", overrides)
@@ -140,6 +142,13 @@ def _plan(
         gpus_per_client=gpus_per_client,
         visible=environment.get("CUDA_VISIBLE_DEVICES"),
     )
+
+
+def _compile_cache() -> str:
+    """Return where compiled steps are kept from run to run."""
+    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    usual = Path(base).expanduser() / "fedbnn" / "compiled"
+    return os.environ.get("TORCHINDUCTOR_CACHE_DIR") or str(usual)
 
 
 @contextmanager

@@ -64,8 +64,8 @@ def train_locally(
         lr=task.lr,
         momentum=task.momentum,
         weight_decay=task.weight_decay,
-        # One launch for all weights, which a CPU does not need. With momentum torch 2.13
-        # fails where a weight gets its first gradient later than others (FedBAT).
+        # One launch for all weights, which a CPU does not need. With momentum torch
+        # 2.13 fails where a weight gets its first gradient later than others (FedBAT).
         fused=True if on_device and not task.momentum else None,
     )
     mean_loss, steps = 0.0, 0

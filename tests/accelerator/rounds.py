@@ -77,7 +77,13 @@ def score(method: Method, state, device: str) -> list[float]:
 def report(network: str, name: str) -> dict:
     shape = SHAPES.get(network, OTHERS)
     config = RunConfig.from_mapping(
-        {"method": name, "model": network, "model-width": WIDTH}, complete=False
+        {
+            "method": name,
+            "model": network,
+            "model-width": WIDTH,
+            "rotation-iterations": 1,
+        },
+        complete=False,
     )
     method = create_method(config, shape, CLASSES)
     on_host, _, _ = one_round(method, 2, "cpu")
