@@ -5,22 +5,32 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-NATIVE := $(wildcard fedbnn_core/packed/csrc/*.[ch])
+NATIVE := $(wildcard fedbnn_core/packed/csrc/*.[ch] fedbnn_core/binary/csrc/*.[ch])
 FUZZ_RUNS ?= 1000000
+# Which build of torch: cpu, cu126, cu130, ...; empty takes what pip finds first. pip must
+# know an index that has it: PIP_EXTRA_INDEX_URL, or extra-index-url in pip's config.
+TORCH ?=
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+TORCH_BUILD := $(if $(TORCH),'torch==2.13.0+$(TORCH)' 'torchvision==0.28.0+$(TORCH)')
 
 .PHONY: help setup run test test-cpus check dist bench bench-avx2 fuzz test-deploy system-deps clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
-setup: $(STAMP) ## Create .venv and install FedBNN into it
+setup: $(STAMP) ## Create .venv and install FedBNN into it (TORCH=cu126: torch for a GPU)
+ifneq ($(TORCH),)
+	@$(BIN)/python -c 'import sys, torch; sys.exit(not torch.__version__.endswith("+$(TORCH)"))' || \
+		$(BIN)/python -m pip install --quiet $(TORCH_BUILD) || \
+		{ echo "pip found no torch build +$(TORCH). Name an index that has it in PIP_EXTRA_INDEX_URL (torch's installation page names one)."; exit 1; }
+endif
 
 $(STAMP): pyproject.toml $(NATIVE)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "FedBNN needs Python 3.11 or newer; set PYTHON=/path/to/python3.11"; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "Installing FedBNN into $(VENV) (a minute or two the first time) ..."
-	@$(BIN)/python -m pip install --quiet --editable '.[device,simulation,privacy,bench,dev]'
+	@$(BIN)/python -m pip install --quiet --editable '.[device,simulation,privacy,bench,dev]' $(TORCH_BUILD)
 	@touch $@
 
 run: $(STAMP) ## Train a 1-bit network in a simulated federation on the embedded data

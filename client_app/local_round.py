@@ -6,11 +6,13 @@ and builds the model once, so that a simulated client costs its training.
 
 from collections.abc import Mapping
 from functools import lru_cache
+from logging import DEBUG, WARNING
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from flwr.common.logger import log
 from torch import nn
 
 from client_app.node import own_data_path
@@ -23,13 +25,18 @@ from fedbnn_core.messages import TrainOrder
 from fedbnn_core.methods import create_method
 from fedbnn_core.methods.base import ClientUpdate, Method
 from fedbnn_core.runs.dataset import load_run_dataset, run_partition
-from fedbnn_core.training.device import choose_device, keep_freed_memory
+from fedbnn_core.training.device import (
+    choose_device,
+    explain_device,
+    keep_freed_memory,
+    set_deterministic,
+)
 from fedbnn_core.training.local import LocalTask
 
 __all__ = ["LocalRound", "run_local_round"]
 
 _Key = tuple[tuple[str, Value], ...]
-_LOCAL_KEYS = ("data-dir", "client-threads")
+_LOCAL_KEYS = ("data-dir", "device", "client-threads")
 """Config keys that a device decides for itself."""
 
 
@@ -41,7 +48,7 @@ class LocalRound:
     run_config : the run's config as Flower delivers it.
     node_config : this node's ``partition-id``; where a device has them, the path of
         its own images as ``data``, of its datasets as ``data-dir``, and its
-        ``client-threads``.
+        ``device`` and ``client-threads``.
     order : the server's order.
     broadcast : the server's arrays.
     """
@@ -123,12 +130,20 @@ def _prepare(
     keep_freed_memory()
     if config.client_threads:
         torch.set_num_threads(config.client_threads)
+    if config.deterministic:
+        set_deterministic()
     if own:
         dataset = load_own_data(own, DataTask.from_json(task))
     else:
         dataset = load_run_dataset(config)
     method = create_method(config, dataset.input_shape, dataset.num_classes)
-    return config, method, method.new_model().to(choose_device(config.device)), dataset
+    choice = explain_device(config.device)
+    level = WARNING if choice.lies_idle else DEBUG
+    log(level, "This client trains on %s: %s", choice.device, choice.reason)
+    model = method.new_model().to(choice.device)
+    if config.compile:
+        model.compile()
+    return config, method, model, dataset
 
 
 def _own_indices(

@@ -190,7 +190,11 @@ class RunConfig:
     resume: str
     """A run directory to go on in, with the config stored there; empty: a new run."""
     device: str
-    """auto, cpu, cuda, cuda:1, mps, ..."""
+    """auto, cpu, cuda, cuda:1, mps, ...; a device of a fleet decides for itself."""
+    deterministic: bool
+    """Torch's deterministic mode: on a GPU the same bits again, and less speed."""
+    compile: bool
+    """Let torch.compile fuse the clients' steps: pays on a GPU, in long runs."""
     client_threads: int = _within(0, 4096)
     """Torch threads of a client; 0 is torch's choice. The last bits depend on it."""
     output_dir: str

@@ -14,6 +14,7 @@ from fedbnn_core.binary.memory_layout import channels_last, subsample
 from fedbnn_core.binary.mixing import (
     STD_EPS,
     angle_share,
+    angle_shares,
     client_share,
     fused_weight,
     mixed_sign,
@@ -172,29 +173,45 @@ class RotatedBinaryConv2d(nn.Module):
 
         ``rounding`` fixes how this epoch's gradients are rounded (`epoch_key`).
         """
+        self.set_clock(sharpness, rounding=rounding)
+        if self.weights_per_filter > 1:  # else there is nothing to rotate
+            iterations = self.options.rotation_iterations
+            self.turn(
+                learn_rotation(
+                    self.standardized(), self.rotation, iterations=iterations
+                )
+            )
+
+    def set_clock(self, sharpness: Sharpness, *, rounding: int = 0) -> None:
+        """Do what `begin_epoch` does but for the rotation."""
         self.sharpness = sharpness
         self._clock_missing = False
         self._rounding, self._steps = rounding, 0
-        if self.weights_per_filter == 1:
-            return  # nothing to rotate
-        fused = fused_weight(self.weight, self.w_server, self.lam())
-        r1, r2 = learn_rotation(
-            standardize_filters(fused),
-            self.rotation,
-            iterations=self.options.rotation_iterations,
-        )
-        self.r1.copy_(r1)
-        self.r2.copy_(r2)
+
+    @torch.no_grad()
+    def standardized(self) -> Tensor:
+        """Return std of the fused weights, on which R is learned."""
+        return standardize_filters(fused_weight(self.weight, self.w_server, self.lam()))
+
+    @torch.no_grad()
+    def turn(self, rotation: Rotation) -> None:
+        """Take over a learned R."""
+        self.r1.copy_(rotation[0])
+        self.r2.copy_(rotation[1])
 
     def binary_weight(self) -> Tensor:
         """Return sign(w~), differentiable by the surrogate unless deployed."""
         if self.is_deployed:
             return channels_last(sign(self.weight))
+        if self.options.server_alignment:
+            alpha, beta = angle_shares(self.theta, self.gamma)
+        else:
+            alpha, beta = self.alpha(), self.beta()
         return mixed_sign(
             self.weight,
             lam=self.lam(),
-            alpha=self.alpha(),
-            beta=self.beta(),
+            alpha=alpha,
+            beta=beta,
             w_server=self.w_server,
             z_server=self.z_server,
             rotation=self.rotation,

@@ -16,13 +16,14 @@ import torch
 from torch import Tensor
 
 from fedbnn_core.binary.memory_layout import channels_last
-from fedbnn_core.binary.rotation import Rotation, rotate
-from fedbnn_core.binary.surrogate import Sharpness, sign, surrogate_backward
+from fedbnn_core.binary.rotation import Rotation
+from fedbnn_core.binary.surrogate import Sharpness, surrogate_backward
 
 __all__ = [
     "STD_EPS",
     "MixingScalars",
     "angle_share",
+    "angle_shares",
     "client_share",
     "fused_weight",
     "mixed_sign",
@@ -35,11 +36,6 @@ __all__ = [
 STD_EPS = 1e-5
 """Added to a filter's deviation, so that a constant filter standardizes to 0 and not to
 NaN. A common filter has a deviation of 0.01 to 1 and is scaled by less than 0.1 %."""
-
-_ADJOINT_MIN = 1e-3
-"""Smallest alpha*beta by which <R G, z> is divided out of dL/dz. The division magnifies
-float32's rounding (6e-8) by its inverse, here to 6e-5 at most; below it <G, rot(z)> is
-computed with a rotation of its own."""
 
 _LAMBDA_MIN = 1e-30
 """Smallest lambda by which dL/dw_l is divided. sigmoid underflows to 0 for omega below
@@ -60,16 +56,23 @@ def standardize_filters(weights: Tensor) -> Tensor:
 
 
 def standardize_in_place(weights: Tensor) -> tuple[Tensor, Tensor]:
-    """Set contiguous weights to std(w), Eq. 6; return them and the deviations."""
+    """Set contiguous weights to std(w), Eq. 6; return them and |w - mean| per filter.
+
+    That norm is sqrt(n - 1) times the filter's deviation.
+    """
     flat = weights.reshape(weights.shape[0], -1)
     if flat.shape[1] == 1:
         return weights, torch.ones_like(flat)
     # Two plain passes: torch.std_mean takes three times as long on a CPU.
     flat -= flat.mean(dim=1, keepdim=True)
-    deviation = torch.linalg.vector_norm(flat, dim=1, keepdim=True)
-    deviation /= math.sqrt(flat.shape[1] - 1)
-    flat /= deviation + STD_EPS
-    return flat.reshape(weights.shape), deviation
+    norm = torch.linalg.vector_norm(flat, dim=1, keepdim=True)
+    flat /= _denominator(norm, flat.shape[1])
+    return flat.reshape(weights.shape), norm
+
+
+def _denominator(norm: Tensor, n: int) -> Tensor:
+    """Return s + eps with s = norm / sqrt(n - 1)."""
+    return torch.rsub(norm, STD_EPS, alpha=-1.0 / math.sqrt(n - 1))
 
 
 def client_share(omega: Tensor) -> Tensor:
@@ -83,6 +86,12 @@ def angle_share(angle: Tensor) -> Tensor:
     Its gradient, sign(sin angle) cos angle (Eq. 22), is left to autograd.
     """
     return torch.sin(angle).abs()
+
+
+def angle_shares(theta: Tensor, gamma: Tensor) -> tuple[Tensor, Tensor]:
+    """Return `angle_share` of both angles, computed together."""
+    alpha, beta = angle_share(torch.stack((theta, gamma))).unbind()
+    return alpha, beta
 
 
 @dataclass(frozen=True)
@@ -131,7 +140,7 @@ def mixed_weight(
 
 
 def _mixed_with_rotation(
-    z: Tensor, z_server: Tensor, rotation: Rotation, alpha: float, beta: float
+    z: Tensor, z_server: Tensor, rotation: Rotation, alpha: Tensor, beta: Tensor
 ) -> Tensor:
     """Return `mixed_weight` of u = rot(z) without ever storing u (Eq. 10).
 
@@ -139,22 +148,18 @@ def _mixed_with_rotation(
     what is there; it rounds otherwise than `mixed_weight` in the last bit.
     """
     r1, r2 = rotation
-    mixed = (z * (1.0 - alpha)).add_(z_server, alpha=alpha * (1.0 - beta))
-    _add_rotated_(mixed, z, r1.t(), r2, scale=alpha * beta, keep=1.0)
+    both = alpha * beta
+    mixed = (z * (1.0 - alpha)).addcmul_(z_server, alpha - both)
+    half = _times(z, r2)
+    left = (r1.t() * both).expand(half.shape[0], *r1.shape)
+    mixed.view(half.shape).baddbmm_(left, half)
     return mixed
 
 
-def _add_rotated_(
-    base: Tensor, weights: Tensor, r1_t: Tensor, r2: Tensor, scale: float, keep: float
-) -> None:
-    """Set base to keep*base + scale * R1^T X R2 of every filter, in place.
-
-    ``base`` is contiguous and may be ``weights`` itself.
-    """
-    n1, n2 = r1_t.shape[0], r2.shape[0]
-    half = torch.matmul(weights.view(-1, n1, n2), r2)
-    left = r1_t.expand(half.shape[0], n1, n1)
-    base.view(half.shape).baddbmm_(left, half, beta=keep, alpha=scale)
+def _times(weights: Tensor, r2: Tensor) -> Tensor:
+    """Return X R2 of every filter, (filters, n1, n2)."""
+    n2 = r2.shape[0]
+    return torch.mm(weights.view(-1, n2), r2).view(weights.shape[0], -1, n2)
 
 
 # sign(w~) and its gradient, step by step ---------------------------------------------
@@ -210,25 +215,26 @@ class _MixedSign(torch.autograd.Function):
         t: float,
         k: float,
     ) -> Tensor:
-        a, b = float(alpha), float(beta)
-        z, deviation = standardize_in_place(fused_weight(w_local, w_server, lam))
-        mixed = _mixed_with_rotation(z, z_server, (r1, r2), a, b)
+        z, norm = standardize_in_place(fused_weight(w_local, w_server, lam))
+        mixed = _mixed_with_rotation(z, z_server, (r1, r2), alpha, beta)
         ctx.save_for_backward(
-            w_local, w_server, z, z_server, mixed, deviation, r1, r2, lam
+            w_local, w_server, z, z_server, mixed, norm, r1, r2, lam, alpha, beta
         )
-        ctx.settings = (a, b, t, k)
-        return channels_last(sign(mixed))
+        ctx.settings = (t, k)
+        # The copy is made first, so that sign, written out here, needs no other.
+        return channels_last(mixed).sign_().add_(0.5).sign_()
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        w_local, w_server, z, z_server, mixed, deviation, r1, r2, lam = (
+        w_local, w_server, z, z_server, mixed, norm, r1, r2, lam, alpha, beta = (
             ctx.saved_tensors
         )
-        a, b, t, k = ctx.settings
         # One array is overwritten from step to step: it is as large as the weights.
-        d_mixed = _through_sign(grad, mixed, t, k)
-        d_z, d_alpha, d_beta = _through_mixing(d_mixed, z, z_server, (r1, r2), a, b)
-        d_local = _through_standardization(d_z, z, deviation, lam)
+        d_mixed = _through_sign(grad, mixed, *ctx.settings)
+        d_z, d_alpha, d_beta = _through_mixing(
+            d_mixed, z, z_server, (r1, r2), alpha, beta
+        )
+        d_local = _through_standardization(d_z, z, norm, lam)
         d_lam = _through_fusing(d_local, w_local, w_server, lam)
         return (d_local, d_lam, d_alpha, d_beta, *(None,) * 6)
 
@@ -243,8 +249,8 @@ def _through_mixing(
     z: Tensor,
     z_server: Tensor,
     rotation: Rotation,
-    alpha: float,
-    beta: float,
+    alpha: Tensor,
+    beta: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Turn G in place into dL/dz (Eq. 18); return it with dL/dalpha, dL/dbeta (Eq. 19).
 
@@ -252,29 +258,25 @@ def _through_mixing(
         dL/dalpha = <G, beta*(u - z_s) + (z_s - z)>,    u = rot(z)
         dL/dbeta  = alpha * <G, u - z_s>
 
-    R G is the adjoint rotation, hence <G, u> = <R G, z>, and R G is a part of dL/dz:
-    one product with z gives <G, u> without computing u.
+    R G is the adjoint rotation, hence <G, u> = <R G, z>: u is not computed.
     """
     r1, r2 = rotation
-    g_dot_z, g_dot_s = _dot(g, z), _dot(g, z_server)
-    use_adjoint = alpha * beta > _ADJOINT_MIN
-    g_dot_u = g_dot_z if use_adjoint else _dot(g, rotate(z, rotation))
-    _add_rotated_(g, g, r1, r2.t(), scale=alpha * beta, keep=1.0 - alpha)
-    if use_adjoint:
-        g_dot_u = (_dot(g, z) - (1.0 - alpha) * g_dot_z) / (alpha * beta)
-    d_alpha = beta * (g_dot_u - g_dot_s) + (g_dot_s - g_dot_z)
-    d_beta = alpha * (g_dot_u - g_dot_s)
-    return g, d_alpha, d_beta
+    turned = torch.matmul(r1, _times(g, r2.t())).view(g.shape)
+    g_dot_z, g_dot_s, g_dot_u = _dot(g, z), _dot(g, z_server), _dot(turned, z)
+    from_server = g_dot_u - g_dot_s
+    d_alpha = torch.addcmul(g_dot_s - g_dot_z, beta, from_server)
+    d_beta = alpha * from_server
+    d_z = g.mul_(1.0 - alpha).addcmul_(turned, alpha * beta)
+    return d_z, d_alpha, d_beta
 
 
-def _through_standardization(
-    g: Tensor, z: Tensor, deviation: Tensor, lam: Tensor
-) -> Tensor:
+def _through_standardization(g: Tensor, z: Tensor, norm: Tensor, lam: Tensor) -> Tensor:
     """Turn g = dL/dz in place into dL/dw_l = lambda * dL/dv (Eq. 20, Eq. 21).
 
         dL/dv = (g - mean g - z * (1 + eps/s) * <g, z>/(n-1)) / (s + eps)
+              = (g - mean g) / (s + eps) - z * <g, z> / (sqrt(n-1) * norm)
 
-    per filter, with its deviation s and n weights. lambda enters with the last factor.
+    per filter of n weights, with its deviation s = norm / sqrt(n-1).
     """
     flat_g, flat_z = g.view(z.shape[0], -1), z.view(z.shape[0], -1)
     n = flat_z.shape[1]
@@ -282,13 +284,13 @@ def _through_standardization(
         flat_g *= lam
         return g
     coupling = (flat_g * flat_z).sum(dim=1, keepdim=True)
-    # A constant filter has s = 0 and z = 0, so that <g, z> is 0: any finite eps/s will
-    # do, and with the smallest normal number it is finite (1e-5 / 1e-38 in float32).
-    smallest = torch.finfo(z.dtype).tiny
-    coupling *= (1.0 + STD_EPS / deviation.clamp_min(smallest)) / (n - 1)
+    # A constant filter has norm = 0 and z = 0, so that <g, z> is 0: any divisor above
+    # zero will do.
+    coupling /= norm.clamp_min(torch.finfo(z.dtype).tiny)
+    coupling *= lam
     flat_g -= flat_g.mean(dim=1, keepdim=True)
-    flat_g.addcmul_(flat_z, coupling, value=-1.0)
-    flat_g *= lam / (deviation + STD_EPS)
+    flat_g *= lam / _denominator(norm, n)
+    flat_g.addcmul_(flat_z, coupling, value=-1.0 / math.sqrt(n - 1))
     return g
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from torch import Tensor, nn
 
 from fedbnn_core.binary.layer import RotatedBinaryConv2d
+from fedbnn_core.binary.rotation import learn_rotations
 from fedbnn_core.binary.rounding import epoch_key
 from fedbnn_core.binary.surrogate import Sharpness
 
@@ -29,10 +30,21 @@ def begin_round(model: nn.Module) -> None:
 def begin_epoch(model: nn.Module, sharpness: Sharpness, *, seed: int = 0) -> None:
     """Start a local epoch: set t and k, learn the rotations of every layer.
 
-    ``seed`` fixes how the epoch's gradients are rounded, if they are.
+    All rotations are learned before any is looked at, so that a device is waited for
+    once. ``seed`` fixes how the epoch's gradients are rounded, if they are.
     """
-    for index, layer in enumerate(binary_layers(model).values()):
-        layer.begin_epoch(sharpness, rounding=epoch_key(seed, index))
+    layers = list(binary_layers(model).values())
+    for index, layer in enumerate(layers):
+        layer.set_clock(sharpness, rounding=epoch_key(seed, index))
+    turning = [layer for layer in layers if layer.weights_per_filter > 1]
+    for iterations in {layer.options.rotation_iterations for layer in turning}:
+        alike = [n for n in turning if n.options.rotation_iterations == iterations]
+        learned = learn_rotations(
+            [(layer.standardized(), layer.rotation) for layer in alike],
+            iterations=iterations,
+        )
+        for layer, rotation in zip(alike, learned, strict=True):
+            layer.turn(rotation)
 
 
 def rotations(model: nn.Module) -> dict[str, Tensor]:

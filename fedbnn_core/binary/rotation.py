@@ -9,7 +9,7 @@ The pair is learned without gradients and never averaged.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -22,6 +22,7 @@ __all__ = [
     "common_start",
     "factor_pair",
     "learn_rotation",
+    "learn_rotations",
     "orthogonality_error",
     "rotate",
     "rotate_back",
@@ -104,27 +105,85 @@ def learn_rotation(
     rotation : the current pair, float32.
     iterations : number of iterations; 0 returns ``rotation``.
     """
+    return learn_rotations([(weights, rotation)], iterations=iterations)[0]
+
+
+@torch.no_grad()
+def learn_rotations(
+    layers: Sequence[tuple[Tensor, Rotation]], *, iterations: int = 3
+) -> list[Rotation]:
+    """Return `learn_rotation` of every (weights, rotation), waiting once for a device.
+
+    The orthogonal factors come from a Newton-Schulz iteration in float32: matrix
+    products only. All layers are computed before the first result is looked at; a
+    layer whose matrices were too ill-conditioned for it is learnt again by SVD.
+    """
+    if not layers or iterations == 0:
+        return [rotation for _, rotation in layers]
+    results, deviations = [], []
+    for weights, rotation in layers:
+        learnt, deviation = _bi_rotation(weights, rotation, iterations, _newton_schulz)
+        results.append(learnt)
+        deviations.append(deviation)
+    for index, deviation in enumerate(torch.stack(deviations).cpu().tolist()):
+        if not deviation <= _MAX_DEVIATION:  # NaN fails, too
+            results[index], _ = _bi_rotation(*layers[index], iterations, _by_svd)
+    return results
+
+
+def _bi_rotation(
+    weights: Tensor,
+    rotation: Rotation,
+    iterations: int,
+    polar: Callable[[Tensor], tuple[Tensor, Tensor]],
+) -> tuple[Rotation, Tensor]:
+    """Return the learnt pair and how far any factor was from orthogonal."""
     r1, r2 = rotation
     n1, n2 = r1.shape[0], r2.shape[0]
     x = weights.detach().reshape(-1, n1, n2)
     half = torch.matmul(r1.t(), x)  # R1^T X_i
+    worst = torch.zeros((), device=x.device)
     for _ in range(iterations):
         v = torch.matmul(half, r2)  # R1^T X_i R2
         b = sign(v)
         # X_i R2 = R1 V_i, hence D1 = (sum_i B_i V_i^T) R1^T: no product with X here.
         b_rows, v_rows = (m.permute(1, 0, 2).reshape(n1, -1) for m in (b, v))
-        u, v_t = _orthogonal_factors((b_rows @ v_rows.t()) @ r1.t())
-        r1 = v_t.t() @ u.t()
+        factor, deviation = polar((b_rows @ v_rows.t()) @ r1.t())
+        r1 = factor.t()
         half = torch.matmul(r1.t(), x)
-        u, v_t = _orthogonal_factors(half.reshape(-1, n2).t() @ b.reshape(-1, n2))
-        r2 = u @ v_t
-    return r1, r2
+        r2, other = polar(half.reshape(-1, n2).t() @ b.reshape(-1, n2))
+        worst = torch.maximum(worst, torch.maximum(deviation, other))
+    return (r1, r2), worst
 
 
-def _orthogonal_factors(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """Return U and V^T of the SVD, in float64 so that V U^T is orthogonal to 1e-7."""
-    u, _, v_t = torch.linalg.svd(matrix.double())
-    return u.to(matrix.dtype), v_t.to(matrix.dtype)
+_STEPS = 6
+_HEADROOM = 1.15
+_MAX_DEVIATION = 1e-5
+
+
+def _newton_schulz(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    """Return U V^T of ``matrix`` = U S V^T, and max |x^T x - I| of the result.
+
+    x <- x (15/8 I - 5/4 s + 3/8 s^2), s = x^T x, drives every singular value in
+    (0, 1.52) to 1, the last steps with the third power of the error. The start is
+    scaled to singular values with a root mean square of 1 / 1.15, so that the largest
+    may be 1.75 times the mean. Weights and their signs give D a condition of 1.2 to 3;
+    6 steps are exact to float32 up to 8 and more.
+    """
+    n = matrix.shape[0]
+    identity = torch.eye(n, dtype=matrix.dtype, device=matrix.device)
+    x = matrix * (math.sqrt(n) / _HEADROOM / torch.linalg.vector_norm(matrix))
+    for _ in range(_STEPS):
+        s = x.t() @ x
+        x = x @ torch.addmm(1.875 * identity - 1.25 * s, s, s, alpha=0.375)
+    return x, (x.t() @ x - identity).abs().amax()
+
+
+def _by_svd(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    """Return U V^T by a float64 SVD on the CPU, where every matrix has one."""
+    u, _, v_t = torch.linalg.svd(matrix.cpu().double())
+    factor = (u @ v_t).to(matrix.dtype).to(matrix.device)
+    return factor, torch.zeros((), device=matrix.device)
 
 
 def orthogonality_error(matrix: Tensor) -> float:

@@ -40,6 +40,14 @@ def device(
     data_dir: Annotated[
         str, typer.Option(help="Where named datasets lie on this device.")
     ] = "",
+    train_on: Annotated[
+        str,
+        typer.Option(
+            "--device",
+            help="Where it trains: auto, cpu, cuda, cuda:1, ... A device does not use "
+            "the run's key.",
+        ),
+    ] = "auto",
     threads: Annotated[
         int,
         typer.Option(
@@ -96,6 +104,7 @@ def device(
         state=(state or _default_state()).expanduser(),
         data=own,
         data_dir=data_dir,
+        device=train_on,
         threads=threads,
         insecure=insecure,
     )

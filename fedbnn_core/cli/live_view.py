@@ -21,7 +21,7 @@ from fedbnn_core.runs.progress import RunFollower, seconds_left
 
 __all__ = ["RunView", "live_panel", "sparkline"]
 
-_WORTH_SHOWING = ("WARNING", "ERROR", "clients are connected")
+_WORTH_SHOWING = ("WARNING", "ERROR", "clients are connected", "Clients train on")
 # Flower's own remarks that say nothing about this run, or only that it failed: the
 # command ends by telling why.
 _NOISE = (

@@ -35,7 +35,7 @@ def resume(
     ] = None,
     cpus_per_client: float = typer.Option(1, help="CPUs that a client occupies."),
     gpus_per_client: float = typer.Option(
-        -1.0, help="GPUs that a client occupies; by default a tenth if there is one."
+        -1.0, help="Share of a GPU for a client; by default what memory allows."
     ),
     verbose: bool = typer.Option(False, help="Show all of Flower's output."),
 ) -> None:

@@ -37,7 +37,7 @@ def run(
     ] = None,
     cpus_per_client: float = typer.Option(1, help="CPUs that a client occupies."),
     gpus_per_client: float = typer.Option(
-        -1.0, help="GPUs that a client occupies; by default a tenth if there is one."
+        -1.0, help="Share of a GPU for a client; by default what memory allows."
     ),
     verbose: bool = typer.Option(False, help="Show all of Flower's output."),
     target_ram: Annotated[
@@ -87,8 +87,8 @@ def follow_simulation(
     ----------
     overrides : config keys that differ from the defaults.
     clients : simulated clients.
-    cpus_per_client, gpus_per_client : what a client occupies; negative GPUs mean a
-        tenth of one if there is any.
+    cpus_per_client, gpus_per_client : what a client occupies; negative GPUs mean
+        as many clients on one as its memory allows.
     verbose : print all of Flower's output.
     console : where it is printed.
     """

@@ -4,6 +4,7 @@ Every step works on a whole batch of tensors; no Python code runs per image.
 """
 
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -32,12 +33,19 @@ def normalise(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Te
     mean, std : sequence of float
         One number per channel.
     """
+    scale, shift = _scale_and_shift(tuple(mean), tuple(std), images.device)
+    return torch.addcmul(shift, images.float(), scale)
+
+
+@lru_cache(maxsize=8)
+def _scale_and_shift(
+    mean: tuple[float, ...], std: tuple[float, ...], device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """Return both as (1, c, 1, 1); kept, for a copy to a device is a wait for it."""
+    scale = torch.tensor([1 / (255 * s) for s in std])
+    shift = torch.tensor([-m / s for m, s in zip(mean, std, strict=True)])
     shape = (1, -1, 1, 1)
-    scale = torch.tensor([1 / (255 * s) for s in std], device=images.device)
-    shift = torch.tensor(
-        [-m / s for m, s in zip(mean, std, strict=True)], device=images.device
-    )
-    return torch.addcmul(shift.view(shape), images.float(), scale.view(shape))
+    return scale.view(shape).to(device), shift.view(shape).to(device)
 
 
 def batch_sizes(num_samples: int, batch_size: int) -> list[int]:

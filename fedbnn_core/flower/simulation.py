@@ -8,7 +8,7 @@ state folder and SuperLink, its outcome is asked for, and its processes end.
 
 import http.client
 import json
-import shutil
+import os
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -20,6 +20,12 @@ from fedbnn_core.config import RunConfig, Value
 from fedbnn_core.errors import RunError
 from fedbnn_core.flower.app_bundle import stage_app, write_overrides
 from fedbnn_core.flower.child import die_with_parent, flower_command
+from fedbnn_core.flower.gpus import (
+    ClientPlan,
+    Machine,
+    look_around,
+    plan_clients,
+)
 from fedbnn_core.flower.private_home import PORT, end_leftovers, private_home
 from fedbnn_core.flower.version import require_simulation_engine
 from fedbnn_core.runs.dataset import load_run_dataset, run_partition
@@ -58,8 +64,8 @@ def run_simulation(
     overrides : config keys that differ from the defaults. They and the dataset are
         checked before any start, as is its partition.
     num_clients : simulated clients; the training data is divided among them.
-    cpus_per_client, gpus_per_client : what one client occupies while it trains. GPUs
-        default to a tenth of one where the machine has any.
+    cpus_per_client, gpus_per_client : what one client occupies while it trains. The
+        share of a GPU is by default what its memory allows (`plan_clients`).
     on_line : receives every line of Flower's log.
 
     Whatever happens, including KeyboardInterrupt, no process is left running.
@@ -76,16 +82,19 @@ def run_simulation(
         # What is missing, or too little for so many, is said here and at once.
         run_partition(config, load_run_dataset(config), num_clients)
         require_output_folder(Path(str(overrides["output-dir"])))
-    if gpus_per_client is None:
-        gpus_per_client = 0.1 if shutil.which("nvidia-smi") else 0.0
     with private_home() as (home, environment):
+        plan = _plan(config, environment, cpus_per_client, gpus_per_client)
+        on_line(f"INFO : {plan.line}")
+        environment |= plan.environment
+        if config.compile:
+            environment["TORCHINDUCTOR_CACHE_DIR"] = _compile_cache()
         _start_superlink(home, environment)
         app = stage_app(home)
         overrides_file = write_overrides(home / "overrides.toml", overrides)
         federation = (
             f"num-supernodes={num_clients} "
             f"client-resources-num-cpus={cpus_per_client:g} "
-            f"client-resources-num-gpus={float(gpus_per_client)}"
+            f"client-resources-num-gpus={plan.gpus_per_client}"
         )
         command = [flower_command("flwr"), "run", str(app), "--stream"]
         command += ["-c", str(overrides_file), "--federation-config", federation]
@@ -95,6 +104,46 @@ def run_simulation(
             on_line(line)
         status = _run_status(environment)
     return SimulationResult(status == "finished:completed", status, directory)
+
+
+def _plan(
+    config: RunConfig,
+    environment: Mapping[str, str],
+    cpus_per_client: float,
+    gpus_per_client: float | None,
+) -> ClientPlan:
+    """Say where clients train; build the network only if a GPU's memory counts."""
+    machine = Machine("cpu", "as configured")
+    if config.device != "cpu":
+        machine = look_around(environment)
+    client_bytes = 0
+    if machine.gpus:
+        from fedbnn_core.methods import create_method
+        from fedbnn_core.training.memory import training_bytes
+
+        dataset = load_run_dataset(config)
+        method = create_method(config, dataset.input_shape, dataset.num_classes)
+        client_bytes = training_bytes(
+            method.new_model,
+            dataset.input_shape,
+            batch_size=config.batch_size,
+            momentum=config.momentum > 0,
+        )
+    return plan_clients(
+        config,
+        machine,
+        client_bytes=client_bytes,
+        cpus_per_client=cpus_per_client,
+        gpus_per_client=gpus_per_client,
+        visible=environment.get("CUDA_VISIBLE_DEVICES"),
+    )
+
+
+def _compile_cache() -> str:
+    """Return where compiled steps are kept from run to run."""
+    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    usual = Path(base).expanduser() / "fedbnn" / "compiled"
+    return os.environ.get("TORCHINDUCTOR_CACHE_DIR") or str(usual)
 
 
 def _start_superlink(home: Path, environment: Mapping[str, str]) -> None:

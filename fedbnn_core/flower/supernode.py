@@ -52,6 +52,8 @@ class DeviceSettings:
     """Own images: a folder or an .npz file; empty: a partition of the run's dataset."""
     data_dir: str = ""
     """Where named datasets lie on this device; empty: the usual places."""
+    device: str = "auto"
+    """Where it trains: auto, cpu, cuda, cuda:1, ...; the run's key does not count."""
     threads: int = 0
     """Threads that train; 0: one per core."""
     insecure: bool = False
@@ -73,6 +75,7 @@ class DeviceSettings:
             "partition-id": self.partition_id,
             "device-name": self.name,
             "model-dir": str(self.models.absolute()),
+            "device": self.device,
             "client-threads": self.threads,
         }
         if self.data:

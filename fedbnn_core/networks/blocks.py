@@ -101,7 +101,7 @@ class StemConv2d(nn.Conv2d):
     """The float convolution in front of a binary network."""
 
     def forward(self, input: Tensor) -> Tensor:
-        """Return the convolution; in evaluation summed in float64."""
+        """Return the convolution; in evaluation on a CPU summed in float64."""
         if self.training:
             return super().forward(input)
         wide = _widest(input)
@@ -114,18 +114,21 @@ class ChannelLayerNorm(nn.LayerNorm):
     """Layer norm over the channels of each position of an (n, c, h, w) tensor."""
 
     def forward(self, input: Tensor) -> Tensor:
-        """Normalise over dimension 1; in evaluation summed in float64."""
+        """Normalise over dimension 1; in evaluation on a CPU summed in float64."""
         if self.training:
             return super().forward(input.movedim(1, -1)).movedim(-1, 1)
         x = input.to(_widest(input))
         centred = x - x.mean(dim=1, keepdim=True)
         variance = centred.square().mean(dim=1, keepdim=True)
-        epsilon = torch.tensor(self.eps, dtype=input.dtype).to(x.dtype)
+        epsilon = torch.tensor(self.eps, dtype=input.dtype).item()
         gamma, beta = (part[:, None, None] for part in (self.weight, self.bias))
-        inverse = 1 / (variance + epsilon.to(x.device)).sqrt()
+        inverse = 1 / (variance + epsilon).sqrt()
         return (centred * inverse * gamma + beta).to(input.dtype)
 
 
 def _widest(tensor: Tensor) -> torch.dtype:
-    """Return float64, or the tensor's own type where its device has no float64."""
-    return tensor.dtype if tensor.device.type == "mps" else torch.float64
+    """Return float64 on the CPU, where packed networks run, else the tensor's type.
+
+    Other devices have no float64 or a slow one.
+    """
+    return torch.float64 if tensor.device.type == "cpu" else tensor.dtype

@@ -24,6 +24,7 @@ from fedbnn_core.server.scoring import (
     evaluate,
     evaluate_packed,
     pack_for,
+    score_packed,
 )
 
 __all__ = ["BestModel", "RunEvaluation"]
@@ -56,10 +57,11 @@ class RunEvaluation:
         self, method: Method, dataset: Dataset, *, seed: int, device: torch.device
     ) -> None:
         self._method = method
+        self._device = device
         self._model = method.evaluation_model().to(device)
-        self._validation, self._test = (
-            _held_out(dataset, half, device) for half in split_test(dataset, seed)
-        )
+        validation, test = split_test(dataset, seed)
+        self._validation = _held_out(dataset, validation).to(device)
+        self._test = _held_out(dataset, test)
         self._said: set[str] = set()
         """Reasons for scoring with PyTorch that the log tells already."""
 
@@ -87,11 +89,21 @@ class RunEvaluation:
             del state
         return columns, best
 
-    def report(self, best: BestModel) -> dict[str, Any]:
-        """Return the fields of `Summary` on the best model and its test score."""
-        test = self._score(best.state, self._test)
+    def report(self, best: BestModel, packed: bytes | None) -> dict[str, Any]:
+        """Return the fields of `Summary` on the best model and its test score.
+
+        Parameters
+        ----------
+        best : the best model.
+        packed : the same as an `.fbnn` file, which is then what is scored.
+        """
+        load_arrays(self._model, best.state)
+        if packed is None:
+            test = evaluate(self._model, self._test.to(self._device))
+        else:
+            test = score_packed(packed, self._test)
         variants = {
-            name: evaluate(variant, self._test).accuracy
+            name: evaluate(variant, self._test.to(self._device)).accuracy
             for name, variant in self._method.final_variants(self._model).items()
         }
         sizes = model_sizes(self._model)
@@ -139,14 +151,11 @@ class RunEvaluation:
             _log.warning("Models are scored with PyTorch, not packed: %s", reason)
 
 
-def _held_out(
-    dataset: Dataset, indices: np.ndarray[Any, Any], device: torch.device
-) -> HeldOut:
+def _held_out(dataset: Dataset, indices: np.ndarray[Any, Any]) -> HeldOut:
     return HeldOut(
         dataset.x_test[indices],
         dataset.y_test[indices],
         dataset.test_mean,
         dataset.test_std,
         num_classes=dataset.num_classes,
-        device=device,
     )

@@ -1,5 +1,8 @@
 """Finish a run: score the best model once on the test half, write what is left behind.
 
+A 1-bit model is scored packed, from the very bytes of ``model.fbnn``, wherever it was
+trained.
+
 A finished run has ``best.safetensors``, ``final.safetensors``, ``summary.json`` and,
 if its best model has a packed form, ``model.fbnn``.
 """
@@ -55,9 +58,12 @@ def finish_run(
     directory.write_state(_FINAL, state.broadcast, {"round": str(state.rounds_done)})
     scores = {}
     if best.state:
-        scores = evaluation.report(best) | {"best_sha256": state_hash(best.state)}
-        if size_bytes := _write_packed(context, evaluation, best):
-            scores["one_bit_bytes"] = size_bytes
+        packed = _write_packed(context, evaluation, best)
+        scores = evaluation.report(best, packed) | {
+            "best_sha256": state_hash(best.state)
+        }
+        if packed is not None:
+            scores["one_bit_bytes"] = len(packed)
     accountant = state.accountant
     summary = Summary(
         status="stopped" if stopped else "completed",
@@ -82,18 +88,18 @@ def finish_run(
 
 def _write_packed(
     context: RunContext, evaluation: RunEvaluation, best: BestModel
-) -> int:
-    """Write ``model.fbnn`` and return its size, or say why there is none."""
+) -> bytes | None:
+    """Write ``model.fbnn`` and return its content, or say why there is none."""
     if not context.method.binary:
         _log.info(
             "The run has no packed model: %s trains a float network",
             context.config.method,
         )
-        return 0
+        return None
     try:
         content = evaluation.pack(best, class_names=context.dataset.class_names)
         write_packed(content, context.directory.path / PACKED_MODEL)
     except (FedBNNError, OSError) as error:
         _log.warning("The run has no packed model: %s", error)
-        return 0
-    return len(content)
+        return None
+    return content

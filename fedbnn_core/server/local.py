@@ -185,6 +185,8 @@ class LocalClients:
         self.run = run
         context = run.context
         self._model = context.method.new_model().to(context.device)
+        if context.config.compile:
+            self._model.compile()
         self._partition = run_partition(
             context.config, context.dataset, context.num_partitions
         )

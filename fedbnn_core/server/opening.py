@@ -1,5 +1,6 @@
 """Open a run: check what it demands, make or find its directory, restore its state."""
 
+import logging
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -28,7 +29,7 @@ from fedbnn_core.server.reply_store import DEFAULT_BUDGET_BYTES, SPILL_PREFIX
 from fedbnn_core.server.run import ServerRun
 from fedbnn_core.server.state import ServerState
 from fedbnn_core.server.validation import ReplyRules
-from fedbnn_core.training.device import choose_device
+from fedbnn_core.training.device import explain_device, set_deterministic
 
 __all__ = [
     "changes_since",
@@ -37,6 +38,8 @@ __all__ = [
     "space_needed",
     "stored_config",
 ]
+
+_log = logging.getLogger(__name__)
 
 
 def open_run(
@@ -68,7 +71,11 @@ def open_run(
     # Before the evaluation, which takes over the network that it is read from.
     template = method.template
     partition = run_partition(config, dataset, num_partitions)
-    device = choose_device(config.device)
+    if config.deterministic:
+        set_deterministic()
+    choice = explain_device(config.device)
+    _log.info("The server evaluates on %s: %s", choice.device, choice.reason)
+    device = choice.device
     directory = _claim_directory(config)
     context = RunContext(
         config=config,

@@ -4,6 +4,7 @@ On a CPU the packed network is several times faster than torch's simulation of +
 convolutions in float32, and it makes the metrics of a run those of the file it exports.
 """
 
+import copy
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -27,6 +28,7 @@ __all__ = [
     "evaluate_packed",
     "pack_for",
     "score",
+    "score_packed",
 ]
 
 _BATCH = 500
@@ -64,6 +66,12 @@ class HeldOut:
     def __len__(self) -> int:
         return len(self.labels)
 
+    def to(self, device: str | torch.device) -> "HeldOut":
+        """Return the same images on another device."""
+        moved = copy.copy(self)
+        moved.images, moved.labels = self.images.to(device), self.labels.to(device)
+        return moved
+
 
 @torch.inference_mode()
 def evaluate(
@@ -95,6 +103,11 @@ def evaluate_packed(model: nn.Module, held_out: HeldOut) -> Evaluation:
     if available_kernels() == ("numpy",):
         raise ConfigError("the C kernels of packed networks were not built here")
     content = pack_for(model, held_out, map(str, range(held_out.num_classes)))
+    return score_packed(content, held_out)
+
+
+def score_packed(content: bytes, held_out: HeldOut) -> Evaluation:
+    """Return what an `.fbnn` file scores on held-out images in the CPU's memory."""
     packed = PackedModel(content, threads=torch.get_num_threads())
 
     def logits(images: Tensor) -> Tensor:

@@ -108,8 +108,8 @@ SCALARS = [  # lambda, alpha, beta
     (0.3, 0.9, 0.2),
     (1.0, 0.6, 1.0),  # no server alignment
     (0.7, 1.0, 1.0),  # only the rotated path
-    (0.5, 0.04, 0.03),  # alpha*beta just above the switch of formulas
-    (0.5, 0.03, 0.03),  # and below
+    (0.5, 0.04, 0.03),  # hardly any rotation
+    (0.5, 0.03, 0.03),
     (0.5, 0.001, 0.002),
     (0.5, 0.0, 0.5),
     (0.5, 0.8, 0.0),

@@ -11,6 +11,7 @@ from fedbnn_core.binary.rotation import (
     common_start,
     factor_pair,
     learn_rotation,
+    learn_rotations,
     orthogonality_error,
     rotate,
     rotate_back,
@@ -297,3 +298,35 @@ def test_learning_undoes_a_small_turn() -> None:
     assert angular_cosine(turned) < 0.98
     learned = learn_rotation(turned, common_start(36), iterations=20)
     assert angular_cosine(rotate(turned, learned)) == pytest.approx(1.0, abs=1e-5)
+
+
+@pytest.mark.parametrize("filters", [24, 64, 256])
+@pytest.mark.parametrize("n", [9, 288, 2304])
+def test_the_matrix_iteration_agrees_with_the_svd(n: int, filters: int) -> None:
+    weights = gaussian(filters, n, seed=n + filters)
+    r1, r2 = (r.double().numpy() for r in common_start(n))
+    blocks = weights.double().numpy().reshape(filters, len(r1), len(r2))
+    for _ in range(3):
+        r1, r2 = spec_iteration(blocks, r1, r2)
+    learnt = learn_rotation(weights, common_start(n))
+    for got, expected in zip(learnt, (r1, r2), strict=True):
+        assert np.abs(got.numpy() - expected).max() < 1e-5
+        assert orthogonality_error(got) < 1e-6
+
+
+def test_layers_are_learnt_together_as_one_by_one() -> None:
+    rank_deficient = gaussian(1, 288, seed=1).repeat(8, 1)
+    weights = [
+        gaussian(32, 9, seed=2),
+        rank_deficient,
+        torch.zeros(4, 9),
+        torch.full((4, 27), 1e9),
+        gaussian(64, 288, seed=3),
+    ]
+    layers = [(w, common_start(w.shape[1])) for w in weights]
+    together = learn_rotations(layers)
+    for pair, (w, start) in zip(together, layers, strict=True):
+        for got, alone in zip(pair, learn_rotation(w, start), strict=True):
+            assert torch.equal(got, alone)
+            assert orthogonality_error(got) < 1e-5
+    assert learn_rotations([]) == []

@@ -36,6 +36,7 @@ def test_flower_reads_the_node_config_back(path):
         "partition-id": 3,
         "device-name": "camera",
         "model-dir": "/var/lib/x/models",
+        "device": "auto",
         "client-threads": 0,
         "data": path,
     }

@@ -67,7 +67,7 @@ def test_best_changes_only_for_a_better_one(parts):
 def test_report_is_of_the_test_half(parts):
     evaluation, constant, (validation, test) = parts
     assert share(validation, 2) != share(test, 2)
-    summary = evaluation.report(BestModel(7, 0.25, 1.0, constant[2]))
+    summary = evaluation.report(BestModel(7, 0.25, 1.0, constant[2]), None)
     assert summary["test_accuracy"] == pytest.approx(share(test, 2))
     assert (summary["best_round"], summary["val_accuracy"]) == (7, 0.25)
     confusion = np.array(summary["test_confusion"])

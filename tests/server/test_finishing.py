@@ -2,6 +2,7 @@
 
 import json
 import logging
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from fedbnn_core.networks.complexity import model_sizes
 from fedbnn_core.packed import PackedModel
 from fedbnn_core.runs.metrics import Summary
 from fedbnn_core.runs.model import load_run_model, pack_run
+from fedbnn_core.server.evaluation import RunEvaluation
 from tests.tiny_run import TinyFederation, tiny_config, write_data
 
 
@@ -34,6 +36,27 @@ def test_the_packed_model_scores_what_the_summary_says(tmp_path):
     model = load_run_model(run.directory.path)
     assert summary.float32_bytes == model_sizes(model).float32_bytes
     assert isinstance(model, torch.nn.Module)
+
+
+def test_the_test_score_is_that_of_the_file_and_not_of_torch(tmp_path, monkeypatch):
+    """With another network in the file the test score is the other one's."""
+    original = RunEvaluation.pack
+
+    def pack_upside_down(self, best, *, class_names):
+        state = dict(best.state)
+        head = next(n for n in reversed(state) if n.endswith("weight"))
+        bias = head.replace("weight", "bias")
+        # Every image is of class 0 then.
+        state[head] = np.zeros_like(state[head])
+        state[bias] = -np.arange(len(state[bias]), dtype=np.float32)
+        return original(self, replace(best, state=state), class_names=class_names)
+
+    monkeypatch.setattr(RunEvaluation, "pack", pack_upside_down)
+    run, summary = finished(tmp_path)
+    dataset = run.context.dataset
+    _, test = split_test(dataset, run.config.data_seed)
+    assert summary.test_accuracy == pytest.approx(np.mean(dataset.y_test[test] == 0))
+    assert np.sum(np.array(summary.test_confusion)[:, 1:]) == 0
 
 
 def test_the_summary_is_read_back(tmp_path):

@@ -1,4 +1,4 @@
-"""Freed memory stays with the process: page faults are counted by the system."""
+"""Where training goes, and why; freed memory stays with the process."""
 
 import subprocess
 import sys
@@ -7,7 +7,12 @@ import pytest
 import torch
 
 from fedbnn_core.errors import ConfigError
-from fedbnn_core.training.device import choose_device, keep_freed_memory
+from fedbnn_core.training.device import (
+    choose_device,
+    explain_device,
+    keep_freed_memory,
+    set_deterministic,
+)
 
 CHILD = """
 import resource, sys
@@ -45,7 +50,59 @@ def test_repeated_allocations_cost_no_page_faults():
     assert faults("default") > 10 * faults("keep")
 
 
-def test_device_that_is_not_there_is_refused():
-    with pytest.raises(ConfigError, match="set device to 'auto' or 'cpu'"):
-        choose_device("cuda:99")
-    assert choose_device("cpu") == torch.device("cpu")
+def test_the_cpu_is_taken_at_its_word() -> None:
+    choice = explain_device("cpu")
+    assert choice.device == torch.device("cpu")
+
+
+@pytest.mark.skipif(torch.accelerator.is_available(), reason="there is one")
+def test_without_an_accelerator_auto_is_the_cpu_and_says_why() -> None:
+    choice = explain_device("auto")
+    assert choice.device == torch.device("cpu")
+    assert choice.reason
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is one")
+@pytest.mark.parametrize("name", ["cuda", "cuda:1"])
+def test_a_device_that_cannot_train_is_refused_with_the_reason(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"{name}.*cannot train here: .*CUDA"):
+        choose_device(name)
+
+
+def test_a_word_that_is_no_device_is_refused() -> None:
+    with pytest.raises(ConfigError, match="must be auto, cpu, cuda"):
+        choose_device("gpu please")
+
+
+def test_the_only_visible_gpu_has_the_number_0(monkeypatch) -> None:
+    monkeypatch.setenv("FEDBNN_ONLY_GPU", "cpu:3")
+    assert choose_device("cpu:3") == torch.device("cpu")
+
+
+def test_an_unproven_accelerator_is_left_alone(monkeypatch) -> None:
+    monkeypatch.setattr(
+        torch.accelerator, "current_accelerator", lambda **_: torch.device("mps")
+    )
+    choice = explain_device("auto")
+    assert choice.device == torch.device("cpu")
+    assert "unproven" in choice.reason
+
+
+def test_an_accelerator_that_fails_a_step_is_left_alone(monkeypatch) -> None:
+    # Meta tensors take every operation and have no values.
+    monkeypatch.setattr(
+        torch.accelerator, "current_accelerator", lambda **_: torch.device("meta")
+    )
+    choice = explain_device("auto")
+    assert choice.device == torch.device("cpu")
+    assert "meta fails a small training step" in choice.reason
+
+
+def test_deterministic_mode_is_torchs_own() -> None:
+    try:
+        set_deterministic()
+        assert torch.are_deterministic_algorithms_enabled()
+        assert torch.is_deterministic_algorithms_warn_only_enabled()
+    finally:
+        torch.use_deterministic_algorithms(False)
+        torch.utils.deterministic.fill_uninitialized_memory = True
