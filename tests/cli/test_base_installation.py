@@ -38,6 +38,7 @@ COMMANDS = {
     "experiment run": (["fmnist-cnn4-iid"], "simulation"),
     "experiment table": (["--help"], None),
     "export": (["{run}"], "device"),
+    "fit-check": (["--target-ram", "64k", "--target-flash", "128k"], "device"),
     "fleet add": (["second", "--fleet", "{fleet}"], "device"),
     "fleet bundle": (["camera", "--fleet", "{fleet}"], "device"),
     "fleet health": (["--fleet", "{fleet}"], "device"),
