@@ -44,7 +44,10 @@ def requirement(text):
 def declared(*extras):
     optional = PROJECT["project"]["optional-dependencies"]
     lists = [PROJECT["project"]["dependencies"], *(optional[name] for name in extras)]
-    return {requirement(text) for entry in lists for text in entry}
+    names = {requirement(text) for entry in lists for text in entry}
+    for name in [name for name in names if name.startswith("fedbnn[")]:
+        names |= declared(name[len("fedbnn[") : -1])
+    return names
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ from fedbnn_core.binary.conv_shape import ConvShape
 from fedbnn_core.binary.integer_conv import Surrogate, convolve_signs
 from fedbnn_core.binary.memory_layout import channels_last, subsample
 from fedbnn_core.binary.mixing import (
-    STD_EPS,
     angle_share,
     angle_shares,
     client_share,
@@ -29,7 +28,12 @@ from fedbnn_core.binary.rotation import (
     rotate,
 )
 from fedbnn_core.binary.rounding import Key, step_key
-from fedbnn_core.binary.surrogate import Sharpness, activation_sign, sign
+from fedbnn_core.binary.surrogate import (
+    Sharpness,
+    activation_sign,
+    sign,
+    standardize_samples,
+)
 
 __all__ = ["LayerDiagnostics", "RotatedBinaryConv2d"]
 
@@ -230,7 +234,7 @@ class RotatedBinaryConv2d(nn.Module):
         if self._clock_missing and self.training and torch.is_grad_enabled():
             self._warn_of_missing_clock()
         if self.options.activation == "per-sample":
-            x = _standardize_samples(x)
+            x = standardize_samples(x)
         stride = self.stride
         if self.kernel_size == 1 and self.padding == 0:
             # Only every stride-th pixel counts, so only their signs are taken. (Left
@@ -313,14 +317,3 @@ class RotatedBinaryConv2d(nn.Module):
             f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, "
             f"stride={self.stride}, padding={self.padding}, groups={self.groups}"
         )
-
-
-def _standardize_samples(x: Tensor) -> Tensor:
-    """Return x standardized per sample over (c, h, w), as RBNN does before sign.
-
-    Samples of one value have no deviation and are returned as they are.
-    """
-    if x.numel() == x.shape[0]:
-        return x
-    deviation, mean = torch.std_mean(x, dim=(1, 2, 3), keepdim=True)
-    return (x - mean) / (deviation + STD_EPS)

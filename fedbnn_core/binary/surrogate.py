@@ -18,6 +18,7 @@ __all__ = [
     "Sharpness",
     "activation_sign",
     "sign",
+    "standardize_samples",
     "surrogate_backward",
     "surrogate_gradient",
 ]
@@ -115,3 +116,18 @@ def activation_sign(
         x, shift, t, k, clamp
     )
     return out
+
+
+_SAMPLE_EPS = 1e-5
+"""Added to a sample's deviation, so that a constant sample gives 0 and not NaN."""
+
+
+def standardize_samples(x: Tensor) -> Tensor:
+    """Return x standardized per sample over (c, h, w), as RBNN does before sign.
+
+    Samples of one value have no deviation and are returned as they are.
+    """
+    if x.numel() == x.shape[0]:
+        return x
+    deviation, mean = torch.std_mean(x, dim=(1, 2, 3), keepdim=True)
+    return (x - mean) / (deviation + _SAMPLE_EPS)

@@ -228,6 +228,8 @@ class Summary:
             absent |= _OF_THE_BEST
         if self.delta is None:
             absent |= {"epsilon", "delta"}
+        if self.paper_bytes is None:
+            absent |= {"paper_bytes"}
         content: dict[str, Any] = {}
         for key in (f.name for f in fields(self) if f.name not in absent):
             value = getattr(self, key)
