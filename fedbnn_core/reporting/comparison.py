@@ -10,8 +10,9 @@ from pathlib import Path
 from fedbnn_core.config import RunConfig
 from fedbnn_core.errors import RunError
 from fedbnn_core.methods import create_method
-from fedbnn_core.networks.complexity import complexity_of
+from fedbnn_core.networks.complexity import Complexity, complexity_of
 from fedbnn_core.runs.directory import RunDirectory
+from fedbnn_core.runs.metrics import Summary
 
 __all__ = ["RunFigures", "as_csv", "different_data", "gaps", "read_run"]
 
@@ -112,9 +113,7 @@ def read_run(path: Path) -> RunFigures:
             if binary
             else cost.memory_real_mb + 4e-6 * method.paper_memory_extra()
         ),
-        memory_measured_mb=(
-            1e-6 * (summary.one_bit_bytes or 0) if binary else cost.memory_real_mb
-        ),
+        memory_measured_mb=_stored_mb(summary, cost) if binary else cost.memory_real_mb,
         seconds=summary.seconds,
         seconds_per_round=sum(metrics.total_seconds for metrics in rounds)
         / max(len(rounds), 1),
@@ -160,3 +159,10 @@ def as_csv(runs: Sequence[RunFigures]) -> str:
     writer.writeheader()
     writer.writerows(asdict(run) for run in runs)
     return text.getvalue()
+
+
+def _stored_mb(summary: Summary, cost: Complexity) -> float:
+    """Return the size of the packed file; counted for a run that does not say it."""
+    if summary.one_bit_bytes is None:
+        return cost.memory_fedbnn_honest_mb
+    return 1e-6 * summary.one_bit_bytes

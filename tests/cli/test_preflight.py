@@ -46,7 +46,7 @@ def test_possible_resources_pass(monkeypatch):
 
 
 def test_device_that_is_not_there_is_refused():
-    with pytest.raises(ConfigError, match="device = 'cuda:99' cannot be used"):
+    with pytest.raises(ConfigError, match="device = 'cuda:99' cannot train"):
         check_machine(config(device="cuda:99"), cpus_per_client=1, gpus_per_client=-1)
 
 
