@@ -154,7 +154,7 @@ def test_compare_prints_one_table_and_draws_one_plot(tmp_path):
     plot, figures = tmp_path / "plot.png", tmp_path / "figures.csv"
     result = invoke("compare", first, second, "--plot", plot, "--csv", figures)
     assert result.exit_code == 0, result.output
-    for text in ("90.00", "10.00 (5.00)", "is binary", "2.02e+07", "0.0625"):
+    for text in ("90.00", "10.00 (5.00)", "is binary", "2.02e+07", "0.0600"):
         assert text in result.output
     assert plot.read_bytes().startswith(b"\x89PNG")
     assert figures.read_text().startswith("name,method,")
