@@ -29,8 +29,17 @@ def rounds(network: str) -> dict:
     return json.loads(done.stdout.splitlines()[-1])
 
 
+# The deep networks take minutes: make test-deploy.
+QUICK = ("cnn4", "resnet10")
+
 pytestmark = [
-    pytest.mark.parametrize("network", MODELS),
+    pytest.mark.parametrize(
+        "network",
+        [
+            pytest.param(name, marks=() if name in QUICK else pytest.mark.deploy)
+            for name in MODELS
+        ],
+    ),
     pytest.mark.parametrize("method", method_names()),
 ]
 
