@@ -7,7 +7,7 @@ import pytest
 
 from fedbnn_core.errors import ReplyError
 from fedbnn_core.networks.state import load_arrays, state_arrays
-from fedbnn_core.server.validation import ReplyRules, check_reply
+from fedbnn_core.server.validation import ReplyRules, validate_arrays
 from fedbnn_core.training.sign_update import BinaryUpdate
 from fedbnn_core.training.weight_update import attached_updates
 from tests.methods.method_rounds import Reply, client_data, method, one_round, task
@@ -73,9 +73,9 @@ def test_server_averages_the_reconstructed_weights():
 
 
 def judged(fedbat, broadcast, arrays):
-    """Judge a reply as the server does."""
+    """Validate a reply as the server does."""
     rules = ReplyRules(arrays, {}, measure_update=fedbat.update_norm)
-    return check_reply(rules, arrays, {}, 40, broadcast)
+    return validate_arrays(rules, arrays, {}, 40, broadcast)
 
 
 def test_update_norm_is_that_of_the_decoded_weights():
