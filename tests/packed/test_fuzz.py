@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+# The reader bounds memory part by part (FBNN_MAX_MEMORY); this limit stops a runaway.
+LIMITS = ["-runs=20000", "-max_len=4096", "-timeout=20", "-rss_limit_mb=4096"]
 INSTALL = "is not installed (make system-deps installs it)"
 
 
@@ -43,7 +45,7 @@ def test_fuzzer_builds_and_finds_nothing_in_some_seconds(tmp_path: Path) -> None
     seeds = [sys.executable, "-m", "tests.packed.fuzz.seeds", tmp_path / "seeds"]
     subprocess.run(seeds, cwd=ROOT, check=True)
     done = subprocess.run(
-        [tmp_path / "fuzz", "-runs=20000", "-max_len=4096", "-timeout=20", "seeds"],
+        [tmp_path / "fuzz", *LIMITS, "seeds"],
         cwd=tmp_path,
         capture_output=True,
         text=True,
