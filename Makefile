@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 NATIVE := $(wildcard fedbnn_core/packed/csrc/*.[ch] fedbnn_core/binary/csrc/*.[ch])
 FUZZ_RUNS ?= 1000000
 # Which build of torch: cpu, cu126, cu130, ...; empty takes what pip finds first. pip must
-# know an index that has it: PIP_EXTRA_INDEX_URL, or extra-index-url in pip's config.
+# be configured to find that build.
 TORCH ?=
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
