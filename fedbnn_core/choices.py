@@ -7,11 +7,13 @@ __all__ = [
     "ACTIVATIONS",
     "AGGREGATIONS",
     "GRADIENT_BITS",
+    "LR_SCHEDULES",
     "MODELS",
     "PARTITION_SCHEMES",
     "PRIVACY_MODES",
     "ROBUST_RULES",
     "ROTATION_STARTS",
+    "SERVED_STATISTICS",
     "TRACKERS",
     "method_names",
 ]
@@ -33,7 +35,9 @@ MODELS = ("cnn4", "resnet10", "resnet18", "convnext-tiny")
 AGGREGATIONS = ("server", "client")
 ACTIVATIONS = ("static", "per-sample")
 GRADIENT_BITS = (32, 8, 6, 4)
+LR_SCHEDULES = ("halve", "linear", "cosine")
 ROTATION_STARTS = ("identity", "haar")
+SERVED_STATISTICS = ("clients", "server")
 PARTITION_SCHEMES = ("iid", "dirichlet", "label-fraction", "natural")
 ROBUST_RULES = ("none", "clip", "median", "trimmed-mean")
 PRIVACY_MODES = ("none", "local")

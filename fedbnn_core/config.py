@@ -7,26 +7,25 @@ range is a `ConfigError` that names the valid choices.
 
 import math
 import re
-import sys
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 from fedbnn_core.choices import (
     ACTIVATIONS,
     AGGREGATIONS,
     GRADIENT_BITS,
+    LR_SCHEDULES,
     MODELS,
     PARTITION_SCHEMES,
     PRIVACY_MODES,
     ROBUST_RULES,
     ROTATION_STARTS,
+    SERVED_STATISTICS,
     TRACKERS,
     method_names,
 )
+from fedbnn_core.config_defaults import Value, default_file, default_mapping
 from fedbnn_core.errors import ConfigError
 
 __all__ = [
@@ -36,8 +35,6 @@ __all__ = [
     "default_file",
     "default_mapping",
 ]
-
-Value = str | int | float | bool
 
 CHANGEABLE = (
     "checkpoint-every",
@@ -111,6 +108,8 @@ class RunConfig:
     """Samples per step; batch normalisation needs two."""
     lr: float = _within(0.0, 1e3)
     """Learning rate of SGD in the first rounds."""
+    lr_schedule: str = _choice(*LR_SCHEDULES)
+    """How the rate falls: halved, or along a line or half a cosine to 0."""
     lr_halve_from: int = _within(0, 10**9)
     """First round (from 0) with half the learning rate; 0 means never."""
     lr_halve_every: int = _within(1, 10**9)
@@ -126,10 +125,18 @@ class RunConfig:
     """FedBNN's w~: mixed on the server, or by each client and then averaged."""
     server_alignment: bool
     """False fixes beta = 1 and lambda = 1 (ablation)."""
+    initial_std: float = _within(0.0, 100.0)
+    """Spread of a binary layer's initial weights; 0 is torch's default for its size."""
+    omega_start: float = _within(-20.0, 20.0)
+    """omega before training: sigmoid(omega) is the client's share of its weights."""
     rotation_start: str = _choice(*ROTATION_STARTS)
     """R at the start of every round."""
     rotation_iterations: int = _within(0, 1000)
     """Bi-rotation iterations at the start of every local epoch."""
+    served_average: float = _within(0.0, 0.999)
+    """Share of the earlier rounds in the weights that are evaluated and shipped."""
+    served_statistics: str = _choice(*SERVED_STATISTICS)
+    """Batch norm of the shipped model: the clients', or as its own signs have it."""
     gradient_bits: int = _choice(*GRADIENT_BITS)
     """Bits of the gradient of a binary convolution's output; 32 is float."""
     activation: str = _choice(*ACTIVATIONS)
@@ -256,6 +263,11 @@ class RunConfig:
 
     def learning_rate(self, round_index: int) -> float:
         """Return the rate of a round counted from 0."""
+        left = 1.0 - round_index / self.num_server_rounds
+        if self.lr_schedule == "linear":
+            return self.lr * left
+        if self.lr_schedule == "cosine":
+            return self.lr * 0.5 * (1.0 - math.cos(math.pi * left))
         if self.lr_halve_from == 0 or round_index < self.lr_halve_from:
             return self.lr
         halvings = 1 + (round_index - self.lr_halve_from) // self.lr_halve_every
@@ -288,33 +300,3 @@ def _check_value(name: str, value: Any, rules: Mapping[str, Any]) -> None:
             raise ConfigError(
                 f"config key {key!r} must be between {low:g} and {high:g}, got {value}"
             )
-
-
-def default_file() -> Path:
-    """Return FedBNN's pyproject.toml, from the source tree or the installation."""
-    packages = Path(__file__).resolve().parent.parent
-    # Flower may put site-packages of another environment than sys.prefix on the path.
-    prefixes = (Path(sys.prefix), *packages.parents[2:3])
-    shared = (prefix / "share" / "fedbnn" / "pyproject.toml" for prefix in prefixes)
-    places = (packages / "pyproject.toml", *shared)
-    for path in places:
-        if path.is_file() and _app_config(path) is not None:
-            return path
-    raise ConfigError(
-        f"FedBNN's pyproject.toml with the default config is in none of "
-        f"{', '.join(map(str, places))}; reinstall fedbnn"
-    )
-
-
-@cache
-def _app_config(path: Path) -> Mapping[str, Value] | None:
-    content = tomllib.loads(path.read_text(encoding="utf-8"))
-    if content.get("project", {}).get("name") != "fedbnn":
-        return None
-    config: Mapping[str, Value] = content["tool"]["flwr"]["app"]["config"]
-    return config
-
-
-def default_mapping() -> dict[str, Value]:
-    """Return a copy of the defaults in ``[tool.flwr.app.config]``."""
-    return dict(_app_config(default_file()) or {})

@@ -103,5 +103,16 @@ def test_learning_rate_halves_at_200_400_600():
     )
 
 
+@pytest.mark.parametrize(
+    ("schedule", "middle"),
+    [("linear", 0.1 * 3 / 4), ("cosine", 0.1 * (2 + 2**0.5) / 4)],
+)
+def test_learning_rate_falls_towards_zero(schedule, middle):
+    config = parse(lr=0.1, lr_schedule=schedule, num_server_rounds=8)
+    assert config.learning_rate(0) == pytest.approx(0.1)
+    assert config.learning_rate(2) == pytest.approx(middle)
+    assert 0 < config.learning_rate(7) < 0.02
+
+
 def test_learning_rate_never_halves_from_zero():
     assert parse(lr=0.1, lr_halve_from=0).learning_rate(10**6) == 0.1

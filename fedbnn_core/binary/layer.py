@@ -19,6 +19,7 @@ from fedbnn_core.binary.mixing import (
     mixed_sign,
     standardize_filters,
 )
+from fedbnn_core.binary.native_mixing import native_mixed_sign, takes
 from fedbnn_core.binary.options import BinaryOptions
 from fedbnn_core.binary.rotation import (
     Rotation,
@@ -111,11 +112,11 @@ class RotatedBinaryConv2d(nn.Module):
 
         shape = (out_channels, in_channels // groups, kernel_size, kernel_size)
         self.weight = nn.Parameter(torch.empty(shape))
-        nn.init.kaiming_uniform_(self.weight, a=math.sqrt(5))
+        self.options.draw(self.weight)
         # Not pi/2 or 0: there the derivative of |sin| vanishes and nothing moves.
         self.theta = nn.Parameter(torch.tensor(math.pi / 4))
         self.gamma = nn.Parameter(torch.tensor(math.pi / 4))
-        self.omega = nn.Parameter(torch.tensor(0.0))
+        self.omega = nn.Parameter(torch.tensor(self.options.omega_start))
         self.bias = nn.Parameter(torch.zeros(out_channels)) if bias else None
         self.scale = nn.Parameter(torch.ones(out_channels)) if scale else None
 
@@ -211,7 +212,9 @@ class RotatedBinaryConv2d(nn.Module):
             alpha, beta = angle_shares(self.theta, self.gamma)
         else:
             alpha, beta = self.alpha(), self.beta()
-        return mixed_sign(
+        native = self.in_integers and takes(self.weight)
+        mix = native_mixed_sign if native else mixed_sign
+        return mix(
             self.weight,
             lam=self.lam(),
             alpha=alpha,
@@ -225,9 +228,7 @@ class RotatedBinaryConv2d(nn.Module):
     @property
     def in_integers(self) -> bool:
         """Return whether the layer trains, with gradients rounded to a few bits."""
-        return (
-            self.training and not self.is_deployed and self.options.gradient_bits < 32
-        )
+        return self.training and self.options.gradient_bits < 32
 
     def prepare(self, x: Tensor) -> tuple[Tensor, ConvShape]:
         """Return the values whose signs are convolved, and the convolution."""

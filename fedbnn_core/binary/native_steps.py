@@ -24,7 +24,9 @@ __all__ = [
     "clamped_sum",
     "convolve",
     "input_gradient",
+    "kernel",
     "kernels",
+    "library",
     "mask",
     "norm_gradient",
     "normalize",
@@ -47,6 +49,16 @@ def kernels() -> list[str]:
     """Return the kernel sets that this CPU can run, fastest first."""
     names: list[str] = [] if _train is None else _train.kernels()
     return names
+
+
+def kernel() -> str:
+    """Return the name of the chosen kernel set."""
+    return _kernel
+
+
+def library() -> Any:
+    """Return the compiled functions, where there are any (`takes`)."""
+    return _train
 
 
 def use_kernel(name: str) -> None:

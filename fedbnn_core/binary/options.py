@@ -1,6 +1,9 @@
 """How the binary convolutions of a network are trained."""
 
+import math
 from dataclasses import dataclass
+
+from torch import Tensor, nn
 
 from fedbnn_core.choices import ACTIVATIONS, GRADIENT_BITS, ROTATION_STARTS
 from fedbnn_core.errors import ConfigError
@@ -24,6 +27,11 @@ class BinaryOptions:
     gradient_bits: int = 32
     """32: float gradients. 8, 6 or 4: the gradient of a convolution's output is rounded
     to so many bits, and the layer trains in integers."""
+    initial_std: float = 0.0
+    """Initial weights are drawn from N(0, initial_std); 0: torch's default for
+    convolutions. They are standardized, so that this sets how far a step turns them."""
+    omega_start: float = 0.0
+    """omega before training; the client's share lambda is sigmoid(omega)."""
     seed: int = 0
     """Fixes the Haar start."""
 
@@ -42,3 +50,10 @@ class BinaryOptions:
                 f"gradient_bits must be one of {GRADIENT_BITS}, "
                 f"got {self.gradient_bits!r}"
             )
+
+    def draw(self, weight: Tensor) -> None:
+        """Draw a layer's initial weights in place, from torch's random numbers."""
+        if self.initial_std > 0:
+            nn.init.normal_(weight, std=self.initial_std)
+        else:
+            nn.init.kaiming_uniform_(weight, a=math.sqrt(5))

@@ -9,6 +9,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from fedbnn_core.cli.options import AsJson
 from fedbnn_core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ _NOTES = {
 def complexity(
     model: str = typer.Option("", help="Only this model, for example resnet10."),
     dataset: str = typer.Option("", help="Only this dataset, for example cifar10."),
-    as_json: bool = typer.Option(False, "--json", help="Print JSON instead of tables."),
+    as_json: AsJson = False,
 ) -> None:
     """Show what the networks cost, by the paper's rules and honestly.
 

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from fedbnn_core.cli.options import AsJson
 from fedbnn_core.config import RunConfig, Value, default_mapping
 from fedbnn_core.errors import ConfigError
 
@@ -57,9 +58,7 @@ def config(
         list[str] | None,
         typer.Argument(help="Show only keys with one of these words, such as fedbat."),
     ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print JSON instead of a table.")
-    ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show every config key: its default, what it may be, and what it means.
 

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from fedbnn_core.cli.options import AsJson
 from fedbnn_core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -35,9 +36,7 @@ DataDir = Annotated[
 @app.command("list")
 def list_datasets(
     data_dir: DataDir = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print JSON instead of a table.")
-    ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show which datasets are here, what would be downloaded, sizes and licences."""
     from fedbnn_core.data.cache import cache_folder

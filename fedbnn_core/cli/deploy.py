@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from fedbnn_core.cli.fleet import FleetFolder, open_fleet
+from fedbnn_core.cli.fleet import open_fleet
+from fedbnn_core.cli.options import ConfigKeys, ControlPort, FleetFolder, Verbose
 from fedbnn_core.cli.service import service_console, warn_insecure
 from fedbnn_core.errors import RunError
 
@@ -22,7 +23,6 @@ _WORTH_SHOWING = (
     *("WARNING", "ERROR", "Exit Code", "Traceback", "Waiting", "Run directory"),
     *("Finished", "stored the model", "clients are connected"),
 )
-_Control = Annotated[str, typer.Option(help="The server's control port.")]
 _Insecure = Annotated[
     bool, typer.Option("--insecure", help="The server runs with --insecure.")
 ]
@@ -31,23 +31,14 @@ _CONTROL = "127.0.0.1:8000"
 
 @app.command()
 def run(
-    config: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--config",
-            "-c",
-            help="A config key, as KEY=VALUE; repeatable. 'fedbnn config' shows them.",
-        ),
-    ] = None,
+    config: ConfigKeys = None,
     fleet: FleetFolder = None,
-    control: _Control = _CONTROL,
+    control: ControlPort = _CONTROL,
     insecure: _Insecure = False,
     detach: Annotated[
         bool, typer.Option("--detach", help="Submit the run and return.")
     ] = False,
-    verbose: Annotated[
-        bool, typer.Option("--verbose", help="Show all of Flower's output.")
-    ] = False,
+    verbose: Verbose = False,
 ) -> None:
     """Train on the fleet, follow the run, and exit non-zero if it fails."""
     from fedbnn_core.cli.resume import changed_config
@@ -117,7 +108,7 @@ def run(
 @app.command()
 def status(
     fleet: FleetFolder = None,
-    control: _Control = _CONTROL,
+    control: ControlPort = _CONTROL,
     insecure: _Insecure = False,
 ) -> None:
     """Show the devices, and how far the newest run is."""
@@ -154,7 +145,7 @@ def status(
 def stop(
     run_id: Annotated[int, typer.Argument(help="The run's number.")],
     fleet: FleetFolder = None,
-    control: _Control = _CONTROL,
+    control: ControlPort = _CONTROL,
     insecure: _Insecure = False,
 ) -> None:
     """End a run; what it has saved stays."""

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from fedbnn_core.cli.options import Verbose
 from fedbnn_core.cli.service import run_until_stopped, service_console, warn_insecure
 from fedbnn_core.errors import FleetError
 
@@ -66,9 +67,7 @@ def device(
     number: Annotated[
         int, typer.Option(min=0, help="With --insecure: its number in the fleet.")
     ] = 0,
-    verbose: Annotated[
-        bool, typer.Option("--verbose", help="Show all of Flower's output.")
-    ] = False,
+    verbose: Verbose = False,
 ) -> None:
     """Take part in a fleet's runs with this device's images, until Ctrl-C.
 

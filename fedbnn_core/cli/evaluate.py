@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from fedbnn_core.cli.options import AsJson, Kernel, PackedFile, Threads
 from fedbnn_core.errors import DataError
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ _LATENCY_IMAGES = 200
 
 
 def evaluate(
-    model: Annotated[Path, typer.Argument(help="An .fbnn file.")],
+    model: PackedFile,
     dataset: Annotated[
         str, typer.Option(help="A dataset's name, or folder:PATH or npz:PATH.")
     ],
@@ -34,11 +35,9 @@ def evaluate(
         Path | None,
         typer.Option(help="Confusion matrix to draw [beside the model, .png]."),
     ] = None,
-    kernel: Annotated[str, typer.Option(help="Kernel to run on.")] = "auto",
-    threads: Annotated[int, typer.Option(min=1, help="Threads to use.")] = 1,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print JSON instead of a table.")
-    ] = False,
+    kernel: Kernel = "auto",
+    threads: Threads = 1,
+    as_json: AsJson = False,
 ) -> None:
     """Run a packed model on a dataset's whole test set."""
     from fedbnn_core.data import load_dataset

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from fedbnn_core.cli.options import ConfigKeys
 from fedbnn_core.errors import ConfigError, FedBNNError, RunError
 
 if TYPE_CHECKING:
@@ -21,10 +22,6 @@ app = typer.Typer(
 _Names = Annotated[
     list[str] | None,
     typer.Argument(help="Recipes, see `fedbnn experiment list`; or paths of your own."),
-]
-_Config = Annotated[
-    list[str] | None,
-    typer.Option("--config", "-c", help="A config key, as KEY=VALUE; repeatable."),
 ]
 _Runs = Annotated[Path, typer.Option("--runs", help="Folder of the experiments' runs.")]
 DEFAULT_RUNS = Path("runs/experiments")
@@ -55,7 +52,7 @@ def run(
     ] = None,
     seeds: str = typer.Option("", help="Seeds such as 1,2,3; else the recipe's."),
     ablations: bool = typer.Option(False, help="Run the ablations instead."),
-    config: _Config = None,
+    config: ConfigKeys = None,
     runs: _Runs = DEFAULT_RUNS,
     cpus_per_client: float = typer.Option(1, help="CPUs that a client occupies."),
     gpus_per_client: float = typer.Option(
@@ -125,7 +122,7 @@ def table(
     output: Annotated[
         Path | None, typer.Option(help="Write to this file instead.")
     ] = None,
-    config: _Config = None,
+    config: ConfigKeys = None,
     runs: _Runs = DEFAULT_RUNS,
 ) -> None:
     """Print our figures beside the paper's; without names, of every recipe."""

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from fedbnn_core.cli.options import ConfigKeys
 from fedbnn_core.config import RunConfig, Value
 from fedbnn_core.errors import ConfigError
 
@@ -23,10 +24,7 @@ def fit_check(
     target_flash: Annotated[
         str | None, typer.Option(help="Flash of the chip for the network, as 128k.")
     ] = None,
-    config: Annotated[
-        list[str] | None,
-        typer.Option("--config", "-c", help="A config key, as KEY=VALUE; repeatable."),
-    ] = None,
+    config: ConfigKeys = None,
     int8_head: Annotated[
         bool, typer.Option("--int8-head", help="With the classifier as int8.")
     ] = False,

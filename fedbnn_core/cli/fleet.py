@@ -7,26 +7,20 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from fedbnn_core.cli.options import ControlPort, FleetFolder, Verbose
 from fedbnn_core.cli.service import run_until_stopped, service_console, warn_insecure
 from fedbnn_core.errors import FleetError
 
 if TYPE_CHECKING:
     from fedbnn_core.fleet import Fleet
 
-__all__ = ["FleetFolder", "app", "open_fleet"]
+__all__ = ["app", "open_fleet"]
 
 app = typer.Typer(
     help="Set up a fleet of devices: its keys, its devices, its server.",
     no_args_is_help=True,
 )
 
-FleetFolder = Annotated[
-    Path | None,
-    typer.Option(
-        "--fleet",
-        help="The fleet's folder; by default $FEDBNN_FLEET or ~/.config/fedbnn/fleet.",
-    ),
-]
 _Hosts = Annotated[
     list[str],
     typer.Option("--host", help="Name or IP under which devices reach the server."),
@@ -180,9 +174,7 @@ def serve(
     insecure: Annotated[
         bool, typer.Option("--insecure", help="No TLS, anybody may join. For trials.")
     ] = False,
-    verbose: Annotated[
-        bool, typer.Option("--verbose", help="Show all of Flower's output.")
-    ] = False,
+    verbose: Verbose = False,
 ) -> None:
     """Run the server: Flower's SuperLink for this fleet, until Ctrl-C."""
     from fedbnn_core.flower.reachability import split_address
@@ -216,9 +208,7 @@ def serve(
 @app.command()
 def health(
     fleet: FleetFolder = None,
-    control: Annotated[
-        str, typer.Option(help="The server's control port.")
-    ] = "127.0.0.1:8000",
+    control: ControlPort = "127.0.0.1:8000",
 ) -> None:
     """Exit with 0 if the server on this host answers; for health checks."""
     import ssl

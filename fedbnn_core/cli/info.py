@@ -1,21 +1,17 @@
 """`fedbnn info`: what is in a packed model."""
 
-from pathlib import Path
-from typing import Annotated
-
-import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+
+from fedbnn_core.cli.options import AsJson, PackedFile
 
 __all__ = ["info"]
 
 
 def info(
-    model: Annotated[Path, typer.Argument(help="An .fbnn file.")],
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print JSON instead of tables.")
-    ] = False,
+    model: PackedFile,
+    as_json: AsJson = False,
 ) -> None:
     """Show the layers, sizes and bits of a packed model."""
     from fedbnn_core.packed.decode import decode, read_file

@@ -8,21 +8,20 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from fedbnn_core.cli.options import AsJson, Kernel, PackedFile, Threads
 from fedbnn_core.errors import DataError
 
 __all__ = ["predict"]
 
 
 def predict(
-    model: Annotated[Path, typer.Argument(help="An .fbnn file.")],
+    model: PackedFile,
     images: Annotated[list[Path], typer.Argument(help="PNG, JPEG or other images.")],
     top: Annotated[int, typer.Option(min=1, help="Classes to show per image.")] = 3,
     invert: Annotated[bool, typer.Option(help="Swap black and white first.")] = False,
-    kernel: Annotated[str, typer.Option(help="Kernel to run on.")] = "auto",
-    threads: Annotated[int, typer.Option(min=1, help="Threads to use.")] = 1,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print JSON instead of a table.")
-    ] = False,
+    kernel: Kernel = "auto",
+    threads: Threads = 1,
+    as_json: AsJson = False,
 ) -> None:
     """Classify images; they are converted and resized to the model's input."""
     import numpy as np

@@ -14,6 +14,7 @@ from fedbnn_core.cli.run import (
     write_run_report,
 )
 from fedbnn_core.config import CHANGEABLE, RunConfig, Value
+from fedbnn_core.config_defaults import UNNAMED
 from fedbnn_core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -108,7 +109,7 @@ def changed_config(
             f"a resumed run cannot change {', '.join(refused)}; it can change: "
             f"{', '.join(CHANGEABLE)}"
         )
-    merged: dict[str, Value] = stored["config"] | changes
+    merged: dict[str, Value] = {**UNNAMED, **stored["config"], **changes}
     RunConfig.from_mapping(merged, complete=False)
     if changes:
         # The server takes the stored config, so that is where the change goes.

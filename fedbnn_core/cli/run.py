@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fedbnn_core.cli.live_view import RunView
+from fedbnn_core.cli.options import ConfigKeys
 from fedbnn_core.config import RunConfig, Value
 from fedbnn_core.errors import ConfigError, FedBNNError, RunError
 
@@ -27,14 +28,7 @@ REPORT = "report.html"
 
 def run(
     clients: int = typer.Option(100, min=1, help="Simulated clients."),
-    config: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--config",
-            "-c",
-            help="A config key, as KEY=VALUE; repeatable. 'fedbnn config' shows them.",
-        ),
-    ] = None,
+    config: ConfigKeys = None,
     cpus_per_client: float = typer.Option(1, help="CPUs that a client occupies."),
     gpus_per_client: float = typer.Option(
         -1.0, help="Share of a GPU for a client; by default what memory allows."

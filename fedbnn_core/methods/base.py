@@ -109,6 +109,8 @@ class Method(ABC):
                 rotation_iterations=config.rotation_iterations,
                 server_alignment=config.server_alignment,
                 gradient_bits=config.gradient_bits,
+                initial_std=config.initial_std,
+                omega_start=config.omega_start,
                 seed=config.seed,
             ),
         )

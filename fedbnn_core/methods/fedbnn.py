@@ -26,6 +26,7 @@ from fedbnn_core.binary.model import (
 )
 from fedbnn_core.binary.rotation import Rotation, rotate
 from fedbnn_core.binary.surrogate import Sharpness
+from fedbnn_core.config import RunConfig
 from fedbnn_core.data.batches import ClientData
 from fedbnn_core.methods.base import ClientUpdate, LazyStates, Method, RoundResult
 from fedbnn_core.methods.template import PerClientBytes, Template, shapes_of
@@ -42,6 +43,13 @@ class FedBNN(Method):
     title = "FedBNN"
     binary = True
     replies_with_state = True
+
+    def __init__(
+        self, config: RunConfig, input_shape: tuple[int, int, int], num_classes: int
+    ) -> None:
+        super().__init__(config, input_shape, num_classes)
+        self._served: Arrays = {}
+        """The average of the served weights, where one is kept."""
 
     def evaluation_model(self) -> nn.Module:
         """Return the binary net in deployed mode: forward uses sign(weight)."""
@@ -121,7 +129,7 @@ class FedBNN(Method):
         def rotated() -> Arrays:
             return each_layer(lambda n: self._aggregate_rotated(n, replies, weights))
 
-        def mixed() -> Arrays:
+        def of_this_round() -> Arrays:
             if self.config.aggregation == "client":
                 return each_layer(
                     lambda n: self._mean_mixed(n, replies, weights, broadcast)
@@ -136,6 +144,12 @@ class FedBNN(Method):
                 )
             )
 
+        def mixed() -> Arrays:
+            return state | of_this_round()
+
+        if self.config.served_average:
+            self._served = _averaged(self._served, mixed(), self.config.served_average)
+
         def plain() -> Arrays:
             return each_layer(lambda n: _standardized(state[f"{n}.weight"]).numpy())
 
@@ -143,13 +157,21 @@ class FedBNN(Method):
             broadcast=state,
             candidates=LazyStates(
                 {
-                    "mixed": lambda: state | mixed(),
+                    "mixed": lambda: self._served or mixed(),
                     "weights": lambda: state | plain(),
                     "rotated": lambda: state | rotated(),
                 }
             ),
             layers=scalars,
         )
+
+    def server_state(self) -> Arrays:
+        """Return the average of the served weights, where one is kept."""
+        return self._served
+
+    def load_server_state(self, state: Arrays) -> None:
+        """Restore what `server_state` returned."""
+        self._served = state
 
     @cached_property
     def _layer_names(self) -> list[str]:
@@ -228,6 +250,18 @@ class FedBNN(Method):
             omega, theta, gamma, server_alignment=self.config.server_alignment
         )
         return {"alpha": scalars.alpha, "beta": scalars.beta, "lambda": scalars.lam}
+
+
+def _averaged(earlier: Arrays, state: Arrays, share: float) -> Arrays:
+    """Return share * earlier + (1 - share) * state; counters are those of ``state``."""
+    if not earlier:
+        return state
+    return {
+        name: (share * earlier[name] + (1.0 - share) * array).astype(array.dtype)
+        if np.issubdtype(array.dtype, np.floating)
+        else array
+        for name, array in state.items()
+    }
 
 
 def _rotation(name: str, reply: ReplyArrays) -> Rotation:

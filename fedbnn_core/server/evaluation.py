@@ -14,10 +14,11 @@ import torch
 
 from fedbnn_core.arrays import Arrays
 from fedbnn_core.data import Dataset, split_test
+from fedbnn_core.data.batches import normalise
 from fedbnn_core.errors import FedBNNError
 from fedbnn_core.methods.base import Method
 from fedbnn_core.networks.complexity import complexity_of, model_sizes
-from fedbnn_core.networks.state import load_arrays
+from fedbnn_core.networks.state import load_arrays, state_arrays
 from fedbnn_core.server.scoring import (
     Evaluation,
     HeldOut,
@@ -26,10 +27,13 @@ from fedbnn_core.server.scoring import (
     pack_for,
     score_packed,
 )
+from fedbnn_core.server.statistics import estimate_statistics
 
 __all__ = ["BestModel", "RunEvaluation"]
 
 _log = logging.getLogger(__name__)
+
+_STATISTICS_BATCH = 500
 
 
 @dataclass
@@ -78,7 +82,7 @@ class RunEvaluation:
         """
         columns: dict[str, float] = {}
         for number, name in enumerate(candidates):
-            state = candidates[name]
+            state = self._with_statistics(candidates[name])
             score = self._score(state, self._validation)
             suffix = "" if number == 0 else f"_{name}"
             columns[f"val_accuracy{suffix}"] = score.accuracy
@@ -135,6 +139,26 @@ class RunEvaluation:
         """
         load_arrays(self._model, best.state)
         return pack_for(self._model, self._test, class_names)
+
+    def _with_statistics(self, state: Arrays) -> Arrays:
+        """Return the state with the batch-norm statistics that the run asks for."""
+        if not self._method.binary or self._method.config.served_statistics != "server":
+            return state
+        load_arrays(self._model, state)
+        images = self._validation
+        estimate_statistics(
+            self._model,
+            (
+                normalise(batch, images.mean, images.std)
+                for batch in torch.split(images.images, _STATISTICS_BATCH)
+            ),
+        )
+        estimated = state_arrays(self._model)
+        # Counters stay: they say how often the clients' statistics were updated.
+        return {
+            name: estimated[name] if np.issubdtype(array.dtype, np.floating) else array
+            for name, array in state.items()
+        }
 
     def _score(self, state: Arrays, held_out: HeldOut) -> Evaluation:
         load_arrays(self._model, state)

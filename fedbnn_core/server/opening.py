@@ -10,6 +10,7 @@ import numpy as np
 
 from fedbnn_core.arrays import to_safetensors
 from fedbnn_core.config import RunConfig
+from fedbnn_core.config_defaults import UNNAMED
 from fedbnn_core.data import Dataset, load_partition, save_partition
 from fedbnn_core.errors import ConfigError, DataError, RunError
 from fedbnn_core.files import disk_errors, require_space
@@ -129,7 +130,8 @@ def stored_config(config: RunConfig) -> RunConfig:
         return config
     path = Path(config.resume).expanduser().resolve()
     stored = RunDirectory.open(path).read_json("config.json")["config"]
-    return RunConfig.from_mapping(stored | {"resume": str(path)}, complete=False)
+    named = {**UNNAMED, **stored, "resume": str(path)}
+    return RunConfig.from_mapping(named, complete=False)
 
 
 def refuse_unclippable(config: RunConfig, method: Method) -> None:

@@ -64,6 +64,32 @@ static uint64_t train(const train_kernels *k, const size_t numbers[8], int pool)
     return h;
 }
 
+/* The mixed weight of filters of n1 x n2 values, and its gradient. */
+static uint64_t mix_weights(const train_kernels *k, size_t filters, size_t n1, size_t n2,
+                            size_t taps) {
+    size_t n = filters * n1 * n2;
+    float *in = malloc(4 * n * 4), *r1 = malloc(n1 * n1 * 4), *r2 = malloc(n2 * n2 * 4);
+    float *z = malloc(n * 4), *mixed = malloc(n * 4), *signs = malloc(n * 4);
+    float *dw = malloc(n * 4), *norms = malloc(filters * 4);
+    double sums[3];
+    fill(in, 4 * n);
+    fill(r1, n1 * n1);
+    fill(r2, n2 * n2);
+    mixing m = {.filters = filters, .n1 = n1, .n2 = n2, .taps = taps,
+                .w = in, .w_server = in + n, .z_server = in + 2 * n,
+                .lam = 0.3f, .alpha = 0.7f, .beta = 0.4f, .per_norm = 0.2f,
+                .eps = 1e-5f, .height = 1.4f, .slope = 0.9f};
+    if (!train_mix(k, m, r1, r2, z, mixed, norms, signs) ||
+        !train_mix_gradient(k, m, r1, r2, in + 3 * n, z, mixed, norms, dw, sums))
+        abort();
+    uint64_t h = hash(hash(14695981039346656037u, z, n * 4), mixed, n * 4);
+    h = hash(hash(hash(h, signs, n * 4), norms, filters * 4), dw, n * 4);
+    h = hash(h, sums, sizeof sums);
+    free(in), free(r1), free(r2), free(z), free(mixed), free(signs), free(dw);
+    free(norms);
+    return h;
+}
+
 int main(int count, char **arguments) {
     if (count < 2) {
         for (const char *const *name = train_names(); *name; name++) puts(*name);
@@ -81,5 +107,12 @@ int main(int count, char **arguments) {
         for (int pool = POOL_NONE; pool <= POOL_BEFORE; pool++)
             printf("%zu %d %016llx\n", i, pool,
                    (unsigned long long)train(k, shapes[i], pool));
+    static const size_t layers[][4] = {
+        {5, 16, 18, 9}, {7, 3, 3, 9}, {4, 7, 7, 49}, {3, 1, 2, 1}, {2, 24, 24, 9}};
+    for (size_t i = 0; i < sizeof layers / sizeof layers[0]; i++) {
+        const size_t *n = layers[i];
+        printf("mix %zu %016llx\n", i,
+               (unsigned long long)mix_weights(k, n[0], n[1], n[2], n[3]));
+    }
     return 0;
 }

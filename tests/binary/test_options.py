@@ -1,7 +1,11 @@
 """Options of binary layers: wrong values are named."""
 
-import pytest
+import math
 
+import pytest
+import torch
+
+from fedbnn_core.binary.layer import RotatedBinaryConv2d
 from fedbnn_core.binary.options import BinaryOptions
 from fedbnn_core.errors import ConfigError
 
@@ -16,3 +20,16 @@ from fedbnn_core.errors import ConfigError
 def test_wrong_options_are_named(option: dict[str, str], match: str) -> None:
     with pytest.raises(ConfigError, match=match):
         BinaryOptions(**option)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("std", "spread"), [(0.0, 1 / math.sqrt(3 * 576)), (0.3, 0.3)])
+def test_initial_weights_have_the_spread_asked_for(std: float, spread: float) -> None:
+    """Torch's default is uniform up to 1/sqrt(n), hence 1/sqrt(3 n)."""
+    torch.manual_seed(0)
+    layer = RotatedBinaryConv2d(64, 64, 3, options=BinaryOptions(initial_std=std))
+    assert float(layer.weight.detach().std()) == pytest.approx(spread, rel=0.02)
+
+
+def test_the_clients_share_starts_where_asked() -> None:
+    layer = RotatedBinaryConv2d(2, 2, 3, options=BinaryOptions(omega_start=3.0))
+    assert float(layer.lam()) == pytest.approx(1 / (1 + math.exp(-3)))

@@ -105,6 +105,32 @@ def test_server_keeps_two_models():
         assert result.layers[name]["beta"] == pytest.approx(beta, abs=1e-6)
 
 
+def test_the_served_model_is_an_average_over_rounds():
+    each, averaged = method(), method(served_average=0.75)
+    broadcast = each.template.broadcast
+    expected = None
+    for seed in range(3):
+        replies = random_replies(each, 2, seed)
+        now = each.aggregate(replies, broadcast).candidates["mixed"]
+        served = averaged.aggregate(replies, broadcast)
+        if expected is None:
+            expected = {n: a.astype(float) for n, a in now.items()}
+        expected = {n: 0.75 * expected[n] + 0.25 * a for n, a in now.items()}
+    for name, array in served.candidates["mixed"].items():
+        if array.dtype.kind == "f":
+            np.testing.assert_allclose(array, expected[name], atol=1e-5)
+        else:
+            np.testing.assert_array_equal(array, now[name])
+    other = method(served_average=0.75)
+    other.load_server_state(averaged.server_state())
+    replies = random_replies(each, 2, 9)
+    went_on, resumed = (
+        m.aggregate(replies, broadcast).candidates["mixed"] for m in (averaged, other)
+    )
+    for name, array in went_on.items():
+        np.testing.assert_array_equal(array, resumed[name])
+
+
 def test_rotations_are_used_only_when_there_is_something_to_evaluate():
     fedbnn = method()
     asked = set()

@@ -2,7 +2,11 @@
  * vectorises them for its instruction set. The inner loop runs over channels: no sum
  * is reordered, and all sets give the same bits. (Measured, AVX2: 1 to 2 values a
  * cycle where a pass reads memory once.) */
+#include <float.h>
+#include <math.h>
 #include <string.h>
+
+#include "mixing.h"
 
 static void slopes(const float *x, size_t n, float steep, float limit, uint8_t *out) {
     for (size_t i = 0; i < n; i++) {
@@ -199,4 +203,5 @@ static void mask(const float *restrict v, const uint8_t *restrict inside, size_t
     .affine = affine, .pool_row = pool_row, .add_norm_sums = add_norm_sums,            \
     .gradient_row = gradient_row, .gradient_rows = gradient_rows, .max_abs = max_abs,  \
     .round = round_values, .scale_columns = scale_columns, .products = products,       \
-    .expand = expand, .clamped_sum = clamped_sum, .mask = mask
+    .expand = expand, .clamped_sum = clamped_sum, .mask = mask,                      \
+    .mix = mix, .mix_gradient = mix_gradient

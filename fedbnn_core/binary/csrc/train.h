@@ -36,6 +36,17 @@ typedef struct {
     int pool;
 } norm_gradient;
 
+/* The weights of a binary layer: filters of n1 x n2 values, `taps` of them a channel. */
+typedef struct {
+    size_t filters, n1, n2, taps;
+    size_t stride; /* n2, rounded up: a row of `right` and of what is computed */
+    const float *w, *w_server, *z_server;
+    const float *left, *right; /* a filter X turns to left * X * right */
+    float lam, alpha, beta;
+    float per_norm, eps;  /* a filter's deviation is norm * per_norm; + eps divides */
+    float height, slope;  /* the surrogate's gradient: height - slope * |w~| */
+} mixing;
+
 typedef struct {
     const char *name;
     const kernel_set *bits; /* XNOR and popcount, of the packed runtime */
@@ -83,6 +94,13 @@ typedef struct {
     void (*clamped_sum)(const float *a, const float *b, size_t n, float *out,
                         uint8_t *inside);
     void (*mask)(const float *v, const uint8_t *inside, size_t n, float *out);
+    /* z, w~ and its sign, the latter channels-last; the filters' norms. */
+    void (*mix)(const mixing *m, float *scratch, float *z, float *mixed, float *norms,
+                float *signs);
+    /* dL/dw of dL/dsign; dL/dalpha, dL/dbeta, dL/dlambda in `sums`. */
+    void (*mix_gradient)(const mixing *m, float *scratch, const float *grad,
+                         const float *z, const float *mixed, const float *norms,
+                         float *dw, double sums[3]);
 } train_kernels;
 
 /* NULL if there is no such kernel set or this CPU cannot run it; "auto": the best. */
@@ -124,5 +142,13 @@ int train_input_gradient(const train_kernels *k, const geometry *g,
 int train_weight_gradient(const train_kernels *k, const geometry *g,
                           const uint8_t *rounded, const uint8_t *bits, float factor,
                           float *dw);
+
+/* `m` without left, right and stride; these follow from the layer's R1 and R2. */
+int train_mix(const train_kernels *k, mixing m, const float *r1, const float *r2,
+              float *z, float *mixed, float *norms, float *signs);
+int train_mix_gradient(const train_kernels *k, mixing m, const float *r1,
+                       const float *r2, const float *grad, const float *z,
+                       const float *mixed, const float *norms, float *dw,
+                       double sums[3]);
 
 #endif

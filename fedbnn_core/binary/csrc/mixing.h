@@ -1,0 +1,154 @@
+/* The mixed weight of a binary layer, filter by filter, and its gradient: METHOD.md,
+ * Eq. 9, 10 and 17 to 21. Every kernel file includes this. A filter stays in the cache
+ * from its first step to its last.
+ *
+ * All sums keep one order: a product of matrices adds up one output value at a time,
+ * and a sum over a filter has LANES partial sums. So all kernel sets give the same
+ * bits. */
+
+enum { LANES = 8, MATRIX_ROWS = 4 };
+typedef float lanes
+    __attribute__((vector_size(LANES * sizeof(float)), aligned(4), may_alias));
+#define LANES_AT(v) (*(const lanes *)(v))
+#define STORE_LANES(v, value) (*(lanes *)(v) = (value))
+
+static float sum_of_lanes(const float v[LANES]) {
+    return ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7]));
+}
+
+static float sum_of(const float *v, size_t n) {
+    lanes total = {0};
+    float parts[LANES];
+    size_t i = 0;
+    for (; i + LANES <= n; i += LANES) total += LANES_AT(v + i);
+    STORE_LANES(parts, total);
+    for (size_t j = 0; i + j < n; j++) parts[j] += v[i + j];
+    return sum_of_lanes(parts);
+}
+
+static float dot(const float *a, const float *b, size_t n) {
+    lanes total = {0};
+    float parts[LANES];
+    size_t i = 0;
+    for (; i + LANES <= n; i += LANES) total += LANES_AT(a + i) * LANES_AT(b + i);
+    STORE_LANES(parts, total);
+    for (size_t j = 0; i + j < n; j++) parts[j] += a[i + j] * b[i + j];
+    return sum_of_lanes(parts);
+}
+
+/* Rows of c = a b: `a` has rows of `depth` values `a_stride` apart; b and c have rows of
+ * `stride` values, a multiple of LANES. */
+static inline __attribute__((always_inline)) void
+matrix_rows(const float *a, size_t a_stride, const float *b, float *c, size_t depth,
+            size_t stride, const int rows) {
+    size_t j = 0;
+    for (; j + 2 * LANES <= stride; j += 2 * LANES) {
+        lanes sum[MATRIX_ROWS][2] = {{{0}}};
+        for (size_t k = 0; k < depth; k++) {
+            lanes b0 = LANES_AT(b + k * stride + j);
+            lanes b1 = LANES_AT(b + k * stride + j + LANES);
+            for (int r = 0; r < rows; r++) {
+                float v = a[(size_t)r * a_stride + k];
+                sum[r][0] += v * b0;
+                sum[r][1] += v * b1;
+            }
+        }
+        for (int r = 0; r < rows; r++)
+            for (int h = 0; h < 2; h++)
+                STORE_LANES(c + (size_t)r * stride + j + (size_t)h * LANES, sum[r][h]);
+    }
+    if (j < stride) {
+        lanes sum[MATRIX_ROWS] = {{0}};
+        for (size_t k = 0; k < depth; k++) {
+            lanes b0 = LANES_AT(b + k * stride + j);
+            for (int r = 0; r < rows; r++) sum[r] += a[(size_t)r * a_stride + k] * b0;
+        }
+        for (int r = 0; r < rows; r++) STORE_LANES(c + (size_t)r * stride + j, sum[r]);
+    }
+}
+
+static void matrix_product(const float *a, size_t a_stride, const float *b, float *c,
+                           size_t rows, size_t depth, size_t stride) {
+    size_t r = 0;
+    for (; r + 4 <= rows; r += 4, a += 4 * a_stride, c += 4 * stride)
+        matrix_rows(a, a_stride, b, c, depth, stride, 4);
+    switch (rows - r) {
+    case 3: matrix_rows(a, a_stride, b, c, depth, stride, 3); break;
+    case 2: matrix_rows(a, a_stride, b, c, depth, stride, 2); break;
+    case 1: matrix_rows(a, a_stride, b, c, depth, stride, 1); break;
+    default: break;
+    }
+}
+
+/* w~ and its sign. */
+static void mix(const mixing *m, float *scratch, float *z, float *mixed, float *norms,
+                float *signs) {
+    const size_t n1 = m->n1, n2 = m->n2, n = n1 * n2, stride = m->stride;
+    const float both = m->alpha * m->beta, own = 1.0f - m->alpha;
+    const float server = m->alpha - both, lam = m->lam;
+    float *half = scratch, *turned = scratch + n1 * stride;
+    for (size_t f = 0; f < m->filters; f++, z += n, mixed += n, signs += n) {
+        const float *w = m->w + f * n, *ws = m->w_server + f * n;
+        const float *zs = m->z_server + f * n;
+        for (size_t i = 0; i < n; i++) z[i] = ws[i] + lam * (w[i] - ws[i]);
+        const float mean = sum_of(z, n) / (float)n;
+        for (size_t i = 0; i < n; i++) z[i] -= mean;
+        const float norm = sqrtf(dot(z, z, n));
+        const float inverse = 1.0f / (norm * m->per_norm + m->eps);
+        norms[f] = norm;
+        for (size_t i = 0; i < n; i++) z[i] *= inverse;
+        matrix_product(z, n2, m->right, half, n1, n2, stride);
+        matrix_product(m->left, n1, half, turned, n1, n1, stride);
+        for (size_t r = 0; r < n1; r++)
+            for (size_t c = 0; c < n2; c++) {
+                const size_t i = r * n2 + c;
+                mixed[i] = own * z[i] + server * zs[i] + both * turned[r * stride + c];
+            }
+        const size_t taps = m->taps, channels = n / taps;
+        for (size_t t = 0; t < taps; t++)
+            for (size_t c = 0; c < channels; c++)
+                signs[t * channels + c] = mixed[c * taps + t] >= 0.0f ? 1.0f : -1.0f;
+    }
+}
+
+/* dL/dw of dL/dsign; sums receives dL/dalpha, dL/dbeta and dL/dlambda. */
+static void mix_gradient(const mixing *m, float *scratch, const float *grad,
+                         const float *z, const float *mixed, const float *norms,
+                         float *dw, double sums[3]) {
+    const size_t n1 = m->n1, n2 = m->n2, n = n1 * n2, stride = m->stride;
+    const float both = m->alpha * m->beta, own = 1.0f - m->alpha, lam = m->lam;
+    const float height = m->height, slope = m->slope;
+    float *half = scratch, *turned = scratch + n1 * stride, *g = turned + n1 * stride;
+    double with_z = 0.0, with_server = 0.0, with_turned = 0.0, fused = 0.0;
+    for (size_t f = 0; f < m->filters; f++, z += n, mixed += n, grad += n, dw += n) {
+        const float *w = m->w + f * n, *ws = m->w_server + f * n;
+        for (size_t i = 0; i < n; i++) {
+            const float a = mixed[i] < 0.0f ? -mixed[i] : mixed[i];
+            const float v = height - slope * a;
+            g[i] = grad[i] * (v > 0.0f ? v : 0.0f);
+        }
+        matrix_product(g, n2, m->right, half, n1, n2, stride);
+        matrix_product(m->left, n1, half, turned, n1, n1, stride);
+        if (stride != n2)
+            for (size_t r = 1; r < n1; r++)
+                memmove(turned + r * n2, turned + r * stride, n2 * sizeof *turned);
+        with_z += (double)dot(g, z, n);
+        with_server += (double)dot(g, m->z_server + f * n, n);
+        with_turned += (double)dot(turned, z, n);
+        for (size_t i = 0; i < n; i++) g[i] = own * g[i] + both * turned[i];
+        const float mean = sum_of(g, n) / (float)n;
+        const float tiny = norms[f] > FLT_MIN ? norms[f] : FLT_MIN;
+        const float coupling = dot(g, z, n) / tiny * lam * m->per_norm;
+        const float gain = lam / (norms[f] * m->per_norm + m->eps);
+        for (size_t i = 0; i < n; i++) {
+            const float d = (g[i] - mean) * gain - z[i] * coupling;
+            dw[i] = d;
+            g[i] = w[i] - ws[i];
+        }
+        fused += (double)dot(dw, g, n);
+    }
+    const double from_server = with_turned - with_server;
+    sums[0] = with_server - with_z + (double)m->beta * from_server;
+    sums[1] = (double)m->alpha * from_server;
+    sums[2] = fused / (lam > 1e-30f ? (double)lam : 1e-30);
+}
