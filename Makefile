@@ -7,6 +7,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 NATIVE := $(wildcard fedbnn_core/packed/csrc/*.[ch] fedbnn_core/binary/csrc/*.[ch])
 FUZZ_RUNS ?= 1000000
+# Test files at a time: one more than there are cores, because many wait; at most 4.
+WORKERS ?= $(shell $(PYTHON) -c 'import os; print(min((os.cpu_count() or 1) + 1, 4))')
 # Which build of torch: cpu, cu126, cu130, ...; empty takes what pip finds first. pip must
 # be configured to find that build.
 TORCH ?=
@@ -37,7 +39,7 @@ run: $(STAMP) ## Train a 1-bit network in a simulated federation on the embedded
 	@$(BIN)/fedbnn run $(ARGS)
 
 test: $(STAMP) ## Run all tests, several files at a time (one: ARGS='-n 0')
-	@$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(ARGS)
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-cpus: $(STAMP) ## Run the tests that train as CPUs with fewer instructions would round
 	@$(BIN)/python -m tests.cpu_settings $(ARGS)

@@ -45,7 +45,7 @@ def list_recipes() -> None:
 @app.command("run")
 def run(
     names: _Names = None,
-    scale: str = typer.Option("short", help="short (minutes on a CPU) or paper."),
+    scale: str = typer.Option("short", help="short (minutes on a CPU), mid or paper."),
     method: Annotated[
         list[str] | None,
         typer.Option(help="Only this method or ablation; repeatable."),
@@ -116,7 +116,7 @@ def run(
 def table(
     names: _Names = None,
     scale: Annotated[
-        str, typer.Option(help="short or paper; by default both, each marked.")
+        str, typer.Option(help="short, mid or paper; by default all, each marked.")
     ] = "",
     format: str = typer.Option("markdown", help="markdown or csv."),
     output: Annotated[

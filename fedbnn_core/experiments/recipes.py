@@ -1,8 +1,8 @@
 """Read the recipes in ``experiments/``: one TOML file per table row and partition.
 
 title = "Fashion-MNIST, CNN4, IID"
-[config]            keys of both scales
-[paper], [short]    clients, seeds, ablation-seeds and config of a scale
+[config]            keys of all scales
+[paper], [mid], [short]  clients, seeds, ablation-seeds and config of a scale
 [methods.NAME]      method (default NAME), config, published = { accuracy, binarized }
 [ablations.NAME]    the same; run only when asked for
 
@@ -21,7 +21,7 @@ from fedbnn_core.errors import ConfigError
 
 __all__ = ["Published", "Recipe", "Row", "Scale", "load_recipe", "recipe_names"]
 
-SCALES = ("short", "paper")
+SCALES = ("short", "mid", "paper")
 
 _KINDS = {
     dict: "a table",
