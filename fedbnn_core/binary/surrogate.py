@@ -25,6 +25,9 @@ __all__ = [
 
 _LOG_T_MIN, _LOG_T_MAX = -2.0, 1.0
 
+Number = float | Tensor
+"""A float, or a 0-d tensor: what a compiled step reads anew each time."""
+
 
 def sign(x: Tensor) -> Tensor:
     """Return +1 where x >= 0, else -1, Eq. 1; unlike torch.sign, sign(0) = +1."""
@@ -40,7 +43,7 @@ class Sharpness:
     Weights use k = max(1/t, 1); activations use k = 1 and max(t, 1), Eq. 16.
     """
 
-    t: float
+    t: Number
 
     @classmethod
     def at(
@@ -51,25 +54,33 @@ class Sharpness:
         return cls(10.0 ** (_LOG_T_MIN + (_LOG_T_MAX - _LOG_T_MIN) * share))
 
     @property
-    def weight(self) -> tuple[float, float]:
+    def weight(self) -> tuple[Number, Number]:
         """Return (t, k) for weights."""
-        return self.t, max(1.0 / self.t, 1.0)
+        return self.t, _at_least_one(1.0 / self.t)
 
     @property
-    def activation(self) -> tuple[float, float]:
+    def activation(self) -> tuple[Number, float]:
         """Return (t, k) for activations."""
-        return max(self.t, 1.0), 1.0
+        return _at_least_one(self.t), 1.0
 
 
-def surrogate_gradient(x: Tensor, t: float, k: float) -> Tensor:
+def _at_least_one(value: Number) -> Number:
+    return value.clamp_min(1.0) if isinstance(value, Tensor) else max(value, 1.0)
+
+
+def surrogate_gradient(x: Tensor, t: Number, k: Number) -> Tensor:
     """Return F'(x) = max(k * (sqrt(2) * t - t^2 * |x|), 0), Eq. 14."""
     return surrogate_backward(torch.ones_like(x), x, t, k)
 
 
 def surrogate_backward(
-    grad: Tensor, x: Tensor, t: float, k: float, limit: float = math.inf
+    grad: Tensor, x: Tensor, t: Number, k: Number, limit: float = math.inf
 ) -> Tensor:
     """Return grad * F'(x) where |x| < limit, else 0, in four vectorized passes."""
+    if isinstance(t, Tensor) or isinstance(k, Tensor):
+        size = x.abs()
+        slope = ((math.sqrt(2.0) - t * size) * (k * t)).clamp_min(0.0)
+        return torch.where(size < limit, grad * slope, 0.0)
     # F' is positive up to |x| = sqrt(2)/t: masking there replaces the maximum with 0.
     limit = min(limit, math.sqrt(2.0) / t)
     masked = torch.ops.aten.hardtanh_backward(grad, x, -limit, limit)
@@ -84,7 +95,7 @@ class _ActivationSign(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, shift: float, t: float, k: float, clamp: bool
+        ctx: Any, x: Tensor, shift: float, t: Number, k: float, clamp: bool
     ) -> Tensor:
         ctx.save_for_backward(x)
         ctx.settings = (t, k, clamp)
