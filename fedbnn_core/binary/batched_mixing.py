@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from fedbnn_core.binary.mixing import STD_EPS
-from fedbnn_core.binary.surrogate import Number, Sharpness, surrogate_backward
+from fedbnn_core.binary.surrogate import AnySharpness, Number, surrogate_backward
 
 __all__ = ["LayerStack", "MixingPlan", "mixed_signs", "plan_mixing"]
 
@@ -71,7 +71,7 @@ class LayerStack:
         return self._turn(g, self.r1, self.r2.mT)
 
     def _turn(self, x: Tensor, left: Tensor, right: Tensor) -> Tensor:
-        layers, filters, n = x.shape
+        layers, filters = x.shape[:2]
         n1, n2 = left.shape[1], right.shape[1]
         half = torch.bmm(x.view(layers, filters * n1, n2), right)
         each = left[:, None].expand(layers, filters, n1, n1).reshape(-1, n1, n1)
@@ -170,7 +170,7 @@ def mixed_signs(
     plan: MixingPlan,
     weights: Sequence[Tensor],
     scalars: Sequence[tuple[Tensor, Tensor, Tensor]],
-    sharpness: Sharpness,
+    sharpness: AnySharpness,
 ) -> tuple[Tensor, ...]:
     """Return `mixing.mixed_sign` of every layer of a plan, in channels-last layout.
 

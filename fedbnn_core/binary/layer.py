@@ -24,6 +24,8 @@ from fedbnn_core.binary.options import BinaryOptions
 from fedbnn_core.binary.rotation import Rotation, common_start, learn_rotation
 from fedbnn_core.binary.rounding import Key, step_key
 from fedbnn_core.binary.surrogate import (
+    AnySharpness,
+    CompiledSharpness,
     Sharpness,
     activation_sign,
     sign,
@@ -218,9 +220,11 @@ class RotatedBinaryConv2d(nn.Module):
         )
 
     @property
-    def _clock(self) -> Sharpness:
+    def _clock(self) -> AnySharpness:
         """Return the sharpness: a tensor in compiled steps, which outlive an epoch."""
-        return Sharpness(self.t) if torch.compiler.is_compiling() else self.sharpness
+        if torch.compiler.is_compiling():
+            return CompiledSharpness(self.t)
+        return self.sharpness
 
     @property
     def in_integers(self) -> bool:

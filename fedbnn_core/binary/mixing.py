@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fedbnn_core.binary.memory_layout import channels_last
 from fedbnn_core.binary.rotation import Rotation
-from fedbnn_core.binary.surrogate import Number, Sharpness, surrogate_backward
+from fedbnn_core.binary.surrogate import AnySharpness, Number, surrogate_backward
 
 __all__ = [
     "STD_EPS",
@@ -174,7 +174,7 @@ def mixed_sign(
     w_server: Tensor,
     z_server: Tensor,
     rotation: Rotation,
-    sharpness: Sharpness,
+    sharpness: AnySharpness,
 ) -> Tensor:
     """Return sign(w~) of a client's layer; gradients reach w_l and the three scalars.
 

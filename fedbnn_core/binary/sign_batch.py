@@ -88,7 +88,7 @@ def _same(before: list[tuple[Tensor, int]], now: list[tuple[Tensor, int]]) -> bo
 
 
 def batch_signs(model: nn.Module, layers: Iterable[RotatedBinaryConv2d]) -> None:
-    """Hook a `SignBatch` of these layers into a model, once, unless it is on a CPU."""
+    """Install a `SignBatch` of these layers in a model, once, unless on a CPU."""
     found = list(layers)
     if not found or layer_by_layer(found[0].weight.device):
         return

@@ -15,6 +15,9 @@ import torch
 from torch import Tensor
 
 __all__ = [
+    "AnySharpness",
+    "CompiledSharpness",
+    "Number",
     "Sharpness",
     "activation_sign",
     "sign",
@@ -26,7 +29,7 @@ __all__ = [
 _LOG_T_MIN, _LOG_T_MAX = -2.0, 1.0
 
 Number = float | Tensor
-"""A float, or a 0-d tensor: what a compiled step reads anew each time."""
+"""A float, or a 0-d tensor."""
 
 
 def sign(x: Tensor) -> Tensor:
@@ -43,7 +46,7 @@ class Sharpness:
     Weights use k = max(1/t, 1); activations use k = 1 and max(t, 1), Eq. 16.
     """
 
-    t: Number
+    t: float
 
     @classmethod
     def at(
@@ -54,18 +57,34 @@ class Sharpness:
         return cls(10.0 ** (_LOG_T_MIN + (_LOG_T_MAX - _LOG_T_MIN) * share))
 
     @property
-    def weight(self) -> tuple[Number, Number]:
+    def weight(self) -> tuple[float, float]:
         """Return (t, k) for weights."""
-        return self.t, _at_least_one(1.0 / self.t)
+        return self.t, max(1.0 / self.t, 1.0)
 
     @property
-    def activation(self) -> tuple[Number, float]:
+    def activation(self) -> tuple[float, float]:
         """Return (t, k) for activations."""
-        return _at_least_one(self.t), 1.0
+        return max(self.t, 1.0), 1.0
 
 
-def _at_least_one(value: Number) -> Number:
-    return value.clamp_min(1.0) if isinstance(value, Tensor) else max(value, 1.0)
+@dataclass(frozen=True)
+class CompiledSharpness:
+    """A `Sharpness` whose t is a 0-d tensor: a compiled step reads it each time."""
+
+    t: Tensor
+
+    @property
+    def weight(self) -> tuple[Tensor, Tensor]:
+        """Return (t, k) for weights."""
+        return self.t, (1.0 / self.t).clamp_min(1.0)
+
+    @property
+    def activation(self) -> tuple[Tensor, float]:
+        """Return (t, k) for activations."""
+        return self.t.clamp_min(1.0), 1.0
+
+
+AnySharpness = Sharpness | CompiledSharpness
 
 
 def surrogate_gradient(x: Tensor, t: Number, k: Number) -> Tensor:
@@ -111,7 +130,7 @@ class _ActivationSign(torch.autograd.Function):
 
 
 def activation_sign(
-    x: Tensor, *, sharpness: Sharpness, clamp: bool, shift: float = 0.0
+    x: Tensor, *, sharpness: AnySharpness, clamp: bool, shift: float = 0.0
 ) -> Tensor:
     """Return sign(x) - shift with the surrogate gradient of activations.
 
