@@ -25,6 +25,7 @@ from fedbnn_core.messages import TrainOrder
 from fedbnn_core.methods import create_method
 from fedbnn_core.methods.base import ClientUpdate, Method
 from fedbnn_core.runs.dataset import load_run_dataset, run_partition
+from fedbnn_core.training.compilation import compile_steps
 from fedbnn_core.training.device import (
     choose_device,
     explain_device,
@@ -142,7 +143,7 @@ def _prepare(
     log(level, "This client trains on %s: %s", choice.device, choice.reason)
     model = method.new_model().to(choice.device)
     if config.compile:
-        model.compile()
+        compile_steps(model)
     return config, method, model, dataset
 
 

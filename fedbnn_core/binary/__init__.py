@@ -7,7 +7,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fedbnn_core.binary.layer import LayerDiagnostics, RotatedBinaryConv2d
+    from fedbnn_core.binary.diagnostics import LayerDiagnostics
+    from fedbnn_core.binary.layer import RotatedBinaryConv2d
     from fedbnn_core.binary.mixing import mixed_weight, standardize_filters
     from fedbnn_core.binary.model import (
         begin_epoch,
@@ -42,7 +43,8 @@ __all__ = [
 ]
 
 _HOMES = {
-    "layer": ("LayerDiagnostics", "RotatedBinaryConv2d"),
+    "diagnostics": ("LayerDiagnostics",),
+    "layer": ("RotatedBinaryConv2d",),
     "mixing": ("mixed_weight", "standardize_filters"),
     "model": ("begin_epoch", "begin_round", "binary_layers", "deployed", "rotations"),
     "options": ("BinaryOptions",),

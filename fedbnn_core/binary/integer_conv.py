@@ -51,9 +51,9 @@ class Surrogate(NamedTuple):
 
 
 class Statistics(NamedTuple):
-    """The batch statistics of a norm, float64; ``variance`` is the biased one.
+    """The batch statistics of a norm, in the `widest` type.
 
-    ``values`` says of how many values a channel.
+    ``variance`` is the biased one, ``values`` says of how many values a channel.
     """
 
     mean: Tensor

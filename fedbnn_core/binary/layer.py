@@ -2,13 +2,13 @@
 
 import math
 import warnings
-from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedbnn_core.binary.conv_shape import ConvShape
+from fedbnn_core.binary.diagnostics import LayerDiagnostics
 from fedbnn_core.binary.integer_conv import Surrogate, convolve_signs
 from fedbnn_core.binary.memory_layout import channels_last, subsample
 from fedbnn_core.binary.mixing import (
@@ -21,32 +21,18 @@ from fedbnn_core.binary.mixing import (
 )
 from fedbnn_core.binary.native_mixing import native_mixed_sign, takes
 from fedbnn_core.binary.options import BinaryOptions
-from fedbnn_core.binary.rotation import (
-    Rotation,
-    angular_cosine,
-    common_start,
-    learn_rotation,
-    rotate,
-)
+from fedbnn_core.binary.rotation import Rotation, common_start, learn_rotation
 from fedbnn_core.binary.rounding import Key, step_key
 from fedbnn_core.binary.surrogate import (
+    AnySharpness,
+    CompiledSharpness,
     Sharpness,
     activation_sign,
     sign,
     standardize_samples,
 )
 
-__all__ = ["LayerDiagnostics", "RotatedBinaryConv2d"]
-
-
-@dataclass(frozen=True)
-class LayerDiagnostics:
-    """What is logged of one binary layer."""
-
-    alpha: float
-    beta: float
-    lam: float
-    cos_phi: float
+__all__ = ["RotatedBinaryConv2d"]
 
 
 class RotatedBinaryConv2d(nn.Module):
@@ -69,6 +55,7 @@ class RotatedBinaryConv2d(nn.Module):
     r2: Tensor
     w_server: Tensor
     z_server: Tensor
+    t: Tensor
 
     def __init__(
         self,
@@ -109,6 +96,8 @@ class RotatedBinaryConv2d(nn.Module):
         self._clock_missing = True
         self.is_deployed = False
         self._rounding, self._steps = 0, 0
+        # sign(w~) of the coming forward pass, where `sign_batch` has computed it.
+        self.ready_sign: Tensor | None = None
 
         shape = (out_channels, in_channels // groups, kernel_size, kernel_size)
         self.weight = nn.Parameter(torch.empty(shape))
@@ -126,6 +115,7 @@ class RotatedBinaryConv2d(nn.Module):
             ("r2", r2),
             ("w_server", torch.zeros(shape)),
             ("z_server", torch.zeros(shape)),
+            ("t", torch.ones(())),
         ):
             self.register_buffer(name, value, persistent=False)
         self.begin_round()
@@ -190,6 +180,7 @@ class RotatedBinaryConv2d(nn.Module):
     def set_clock(self, sharpness: Sharpness, *, rounding: int = 0) -> None:
         """Do what `begin_epoch` does but for the rotation."""
         self.sharpness = sharpness
+        self.t.fill_(sharpness.t)
         self._clock_missing = False
         self._rounding, self._steps = rounding, 0
 
@@ -208,6 +199,9 @@ class RotatedBinaryConv2d(nn.Module):
         """Return sign(w~), differentiable by the surrogate unless deployed."""
         if self.is_deployed:
             return channels_last(sign(self.weight))
+        if self.ready_sign is not None:
+            ready, self.ready_sign = self.ready_sign, None
+            return ready
         if self.options.server_alignment:
             alpha, beta = angle_shares(self.theta, self.gamma)
         else:
@@ -222,8 +216,15 @@ class RotatedBinaryConv2d(nn.Module):
             w_server=self.w_server,
             z_server=self.z_server,
             rotation=self.rotation,
-            sharpness=self.sharpness,
+            sharpness=self._clock,
         )
+
+    @property
+    def _clock(self) -> AnySharpness:
+        """Return the sharpness: a tensor in compiled steps, which outlive an epoch."""
+        if torch.compiler.is_compiling():
+            return CompiledSharpness(self.t)
+        return self.sharpness
 
     @property
     def in_integers(self) -> bool:
@@ -276,7 +277,7 @@ class RotatedBinaryConv2d(nn.Module):
         # One-padding without a padded copy: with a' = a - 1 the padded taps are 0,
         # and conv(a, w) = conv(a', w) + sum(w). All values stay exact integers.
         shift = 1.0 if shape.padding > 0 else 0.0
-        a = activation_sign(x, sharpness=self.sharpness, clamp=self.clamp, shift=shift)
+        a = activation_sign(x, sharpness=self._clock, clamp=self.clamp, shift=shift)
         offset = weight.sum(dim=(1, 2, 3)) if shift else None
         if offset is not None and self.norm_follows:
             offset = offset.detach()
@@ -304,13 +305,8 @@ class RotatedBinaryConv2d(nn.Module):
     @torch.no_grad()
     def diagnostics(self) -> LayerDiagnostics:
         """Return alpha, beta, lambda and the angular bias cos(phi) of rot(std(w))."""
-        rotated = rotate(standardize_filters(self.weight), self.rotation)
-        return LayerDiagnostics(
-            alpha=float(self.alpha()),
-            beta=float(self.beta()),
-            lam=float(self.lam()),
-            cos_phi=angular_cosine(rotated),
-        )
+        scalars = {"alpha": self.alpha(), "beta": self.beta(), "lam": self.lam()}
+        return LayerDiagnostics.of(self.weight, self.rotation, **scalars)
 
     def extra_repr(self) -> str:
         """Describe the layer as torch's own convolutions do."""

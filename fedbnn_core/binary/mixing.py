@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fedbnn_core.binary.memory_layout import channels_last
 from fedbnn_core.binary.rotation import Rotation
-from fedbnn_core.binary.surrogate import Sharpness, surrogate_backward
+from fedbnn_core.binary.surrogate import AnySharpness, Number, surrogate_backward
 
 __all__ = [
     "STD_EPS",
@@ -174,7 +174,7 @@ def mixed_sign(
     w_server: Tensor,
     z_server: Tensor,
     rotation: Rotation,
-    sharpness: Sharpness,
+    sharpness: AnySharpness,
 ) -> Tensor:
     """Return sign(w~) of a client's layer; gradients reach w_l and the three scalars.
 
@@ -212,8 +212,8 @@ class _MixedSign(torch.autograd.Function):
         z_server: Tensor,
         r1: Tensor,
         r2: Tensor,
-        t: float,
-        k: float,
+        t: Number,
+        k: Number,
     ) -> Tensor:
         z, norm = standardize_in_place(fused_weight(w_local, w_server, lam))
         mixed = _mixed_with_rotation(z, z_server, (r1, r2), alpha, beta)
@@ -239,7 +239,7 @@ class _MixedSign(torch.autograd.Function):
         return (d_local, d_lam, d_alpha, d_beta, *(None,) * 6)
 
 
-def _through_sign(d_sign: Tensor, mixed: Tensor, t: float, k: float) -> Tensor:
+def _through_sign(d_sign: Tensor, mixed: Tensor, t: Number, k: Number) -> Tensor:
     """Return G = dL/dw~ = dL/dsign(w~) * F'(w~), Eq. 17."""
     return surrogate_backward(d_sign.contiguous(), mixed, t, k)
 

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from fedbnn_core.binary.layer import RotatedBinaryConv2d
 from fedbnn_core.binary.rotation import learn_rotations
 from fedbnn_core.binary.rounding import epoch_key
+from fedbnn_core.binary.sign_batch import batch_signs
 from fedbnn_core.binary.surrogate import Sharpness
 
 __all__ = ["begin_epoch", "begin_round", "binary_layers", "deployed", "rotations"]
@@ -22,9 +23,14 @@ def binary_layers(model: nn.Module) -> dict[str, RotatedBinaryConv2d]:
 
 
 def begin_round(model: nn.Module) -> None:
-    """Start a client round: freeze the broadcast weights and restart all R."""
-    for layer in binary_layers(model).values():
+    """Start a client round: freeze the broadcast weights and restart all R.
+
+    On an accelerator the layers' signs are computed together from here on.
+    """
+    layers = binary_layers(model).values()
+    for layer in layers:
         layer.begin_round()
+    batch_signs(model, layers)
 
 
 def begin_epoch(model: nn.Module, sharpness: Sharpness, *, seed: int = 0) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 from fedbnn_core.binary import native_steps
 from fedbnn_core.binary.mixing import STD_EPS
 from fedbnn_core.binary.rotation import Rotation
-from fedbnn_core.binary.surrogate import Sharpness
+from fedbnn_core.binary.surrogate import AnySharpness
 
 __all__ = ["native_mixed_sign", "takes"]
 
@@ -36,7 +36,7 @@ def native_mixed_sign(
     w_server: Tensor,
     z_server: Tensor,
     rotation: Rotation,
-    sharpness: Sharpness,
+    sharpness: AnySharpness,
 ) -> Tensor:
     """Return `mixing.mixed_sign` of weights that `takes` accepts."""
     out: Tensor = _NativeMixedSign.apply(  # type: ignore[no-untyped-call]

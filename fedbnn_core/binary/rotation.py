@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from fedbnn_core.binary.devices import layer_by_layer
 from fedbnn_core.binary.surrogate import sign
 
 __all__ = [
@@ -116,19 +117,48 @@ def learn_rotations(
 
     The orthogonal factors come from a Newton-Schulz iteration in float32: matrix
     products only. All layers are computed before the first result is looked at; a
-    layer whose matrices were too ill-conditioned for it is learnt again by SVD.
+    layer whose matrices were too ill-conditioned for it is learnt again by SVD. On an
+    accelerator layers of one shape are computed at once.
     """
+    results = [rotation for _, rotation in layers]
     if not layers or iterations == 0:
-        return [rotation for _, rotation in layers]
-    results, deviations = [], []
-    for weights, rotation in layers:
-        learnt, deviation = _bi_rotation(weights, rotation, iterations, _newton_schulz)
-        results.append(learnt)
+        return results
+    groups = _groups(layers)
+    deviations = []
+    for group in groups:
+        learnt, deviation = _learn_alike([layers[i] for i in group], iterations)
         deviations.append(deviation)
-    for index, deviation in enumerate(torch.stack(deviations).cpu().tolist()):
+        for index, pair in zip(group, learnt, strict=True):
+            results[index] = pair
+    order = [index for group in groups for index in group]
+    read = torch.cat(deviations).cpu().tolist()
+    for index, deviation in zip(order, read, strict=True):
         if not deviation <= _MAX_DEVIATION:  # NaN fails, too
             results[index], _ = _bi_rotation(*layers[index], iterations, _by_svd)
     return results
+
+
+def _groups(layers: Sequence[tuple[Tensor, Rotation]]) -> list[list[int]]:
+    """Return which layers are computed at once, by their indices."""
+    groups: dict[tuple[int, ...], list[int]] = {}
+    for index, (weights, _) in enumerate(layers):
+        alone = layer_by_layer(weights.device)
+        key = (index,) if alone else tuple(weights.shape)
+        groups.setdefault(key, []).append(index)
+    return list(groups.values())
+
+
+def _learn_alike(
+    layers: Sequence[tuple[Tensor, Rotation]], iterations: int
+) -> tuple[list[Rotation], Tensor]:
+    """Return the learnt pairs of layers of one shape, and how far each deviates."""
+    if len(layers) == 1:
+        pair, deviation = _bi_rotation(*layers[0], iterations, _newton_schulz)
+        return [pair], deviation[None]
+    weights = torch.stack([w for w, _ in layers])
+    r1, r2 = (torch.stack([pair[i] for _, pair in layers]) for i in (0, 1))
+    (r1, r2), deviation = _bi_rotation(weights, (r1, r2), iterations, _newton_schulz)
+    return list(zip(r1, r2, strict=True)), deviation
 
 
 def _bi_rotation(
@@ -137,23 +167,31 @@ def _bi_rotation(
     iterations: int,
     polar: Callable[[Tensor], tuple[Tensor, Tensor]],
 ) -> tuple[Rotation, Tensor]:
-    """Return the learnt pair and how far any factor was from orthogonal."""
+    """Return the learnt pair and how far any factor was from orthogonal.
+
+    All three may have one dimension more in front: layers of one shape.
+    """
     r1, r2 = rotation
-    n1, n2 = r1.shape[0], r2.shape[0]
-    x = weights.detach().reshape(-1, n1, n2)
-    half = torch.matmul(r1.t(), x)  # R1^T X_i
-    worst = torch.zeros((), device=x.device)
+    n1, n2 = r1.shape[-1], r2.shape[-1]
+    x = weights.detach().reshape(*r1.shape[:-2], -1, n1, n2)
+    half = torch.matmul(_each(r1.mT), x)  # R1^T X_i
+    worst = torch.zeros(r1.shape[:-2], device=x.device)
     for _ in range(iterations):
-        v = torch.matmul(half, r2)  # R1^T X_i R2
+        v = (half.flatten(-3, -2) @ r2).view(x.shape)  # R1^T X_i R2
         b = sign(v)
         # X_i R2 = R1 V_i, hence D1 = (sum_i B_i V_i^T) R1^T: no product with X here.
-        b_rows, v_rows = (m.permute(1, 0, 2).reshape(n1, -1) for m in (b, v))
-        factor, deviation = polar((b_rows @ v_rows.t()) @ r1.t())
-        r1 = factor.t()
-        half = torch.matmul(r1.t(), x)
-        r2, other = polar(half.reshape(-1, n2).t() @ b.reshape(-1, n2))
+        b_rows, v_rows = (m.transpose(-3, -2).flatten(-2) for m in (b, v))
+        factor, deviation = polar((b_rows @ v_rows.mT) @ r1.mT)
+        r1 = factor.mT
+        half = torch.matmul(_each(r1.mT), x)
+        r2, other = polar(half.flatten(-3, -2).mT @ b.flatten(-3, -2))
         worst = torch.maximum(worst, torch.maximum(deviation, other))
     return (r1, r2), worst
+
+
+def _each(r: Tensor) -> Tensor:
+    """Return a layer's matrix, or one a layer, to multiply with every filter's."""
+    return r if r.dim() == 2 else r[:, None]
 
 
 _STEPS = 6
@@ -170,13 +208,15 @@ def _newton_schulz(matrix: Tensor) -> tuple[Tensor, Tensor]:
     may be 1.75 times the mean. Weights and their signs give D a condition of 1.2 to 3;
     6 steps are exact to float32 up to 8 and more.
     """
-    n = matrix.shape[0]
+    n = matrix.shape[-1]
     identity = torch.eye(n, dtype=matrix.dtype, device=matrix.device)
-    x = matrix * (math.sqrt(n) / _HEADROOM / torch.linalg.vector_norm(matrix))
+    size = torch.linalg.vector_norm(matrix, dim=(-2, -1), keepdim=True)
+    x = matrix * (math.sqrt(n) / _HEADROOM / size)
+    plus_product = torch.addmm if matrix.dim() == 2 else torch.baddbmm
     for _ in range(_STEPS):
-        s = x.t() @ x
-        x = x @ torch.addmm(1.875 * identity - 1.25 * s, s, s, alpha=0.375)
-    return x, (x.t() @ x - identity).abs().amax()
+        s = x.mT @ x
+        x = x @ plus_product(1.875 * identity - 1.25 * s, s, s, alpha=0.375)
+    return x, (x.mT @ x - identity).abs().amax(dim=(-2, -1))
 
 
 def _by_svd(matrix: Tensor) -> tuple[Tensor, Tensor]:
@@ -188,7 +228,7 @@ def _by_svd(matrix: Tensor) -> tuple[Tensor, Tensor]:
 
 def orthogonality_error(matrix: Tensor) -> float:
     """Return max |R^T R - I|, computed in float64."""
-    r = matrix.double()
+    r = matrix.cpu().double()
     identity = torch.eye(r.shape[0], dtype=r.dtype, device=r.device)
     return float((r.t() @ r - identity).abs().max())
 

@@ -15,6 +15,9 @@ import torch
 from torch import Tensor
 
 __all__ = [
+    "AnySharpness",
+    "CompiledSharpness",
+    "Number",
     "Sharpness",
     "activation_sign",
     "sign",
@@ -24,6 +27,9 @@ __all__ = [
 ]
 
 _LOG_T_MIN, _LOG_T_MAX = -2.0, 1.0
+
+Number = float | Tensor
+"""A float, or a 0-d tensor."""
 
 
 def sign(x: Tensor) -> Tensor:
@@ -61,15 +67,39 @@ class Sharpness:
         return max(self.t, 1.0), 1.0
 
 
-def surrogate_gradient(x: Tensor, t: float, k: float) -> Tensor:
+@dataclass(frozen=True)
+class CompiledSharpness:
+    """A `Sharpness` whose t is a 0-d tensor: a compiled step reads it each time."""
+
+    t: Tensor
+
+    @property
+    def weight(self) -> tuple[Tensor, Tensor]:
+        """Return (t, k) for weights."""
+        return self.t, (1.0 / self.t).clamp_min(1.0)
+
+    @property
+    def activation(self) -> tuple[Tensor, float]:
+        """Return (t, k) for activations."""
+        return self.t.clamp_min(1.0), 1.0
+
+
+AnySharpness = Sharpness | CompiledSharpness
+
+
+def surrogate_gradient(x: Tensor, t: Number, k: Number) -> Tensor:
     """Return F'(x) = max(k * (sqrt(2) * t - t^2 * |x|), 0), Eq. 14."""
     return surrogate_backward(torch.ones_like(x), x, t, k)
 
 
 def surrogate_backward(
-    grad: Tensor, x: Tensor, t: float, k: float, limit: float = math.inf
+    grad: Tensor, x: Tensor, t: Number, k: Number, limit: float = math.inf
 ) -> Tensor:
     """Return grad * F'(x) where |x| < limit, else 0, in four vectorized passes."""
+    if isinstance(t, Tensor) or isinstance(k, Tensor):
+        size = x.abs()
+        slope = ((math.sqrt(2.0) - t * size) * (k * t)).clamp_min(0.0)
+        return torch.where(size < limit, grad * slope, 0.0)
     # F' is positive up to |x| = sqrt(2)/t: masking there replaces the maximum with 0.
     limit = min(limit, math.sqrt(2.0) / t)
     masked = torch.ops.aten.hardtanh_backward(grad, x, -limit, limit)
@@ -84,7 +114,7 @@ class _ActivationSign(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, shift: float, t: float, k: float, clamp: bool
+        ctx: Any, x: Tensor, shift: float, t: Number, k: float, clamp: bool
     ) -> Tensor:
         ctx.save_for_backward(x)
         ctx.settings = (t, k, clamp)
@@ -100,7 +130,7 @@ class _ActivationSign(torch.autograd.Function):
 
 
 def activation_sign(
-    x: Tensor, *, sharpness: Sharpness, clamp: bool, shift: float = 0.0
+    x: Tensor, *, sharpness: AnySharpness, clamp: bool, shift: float = 0.0
 ) -> Tensor:
     """Return sign(x) - shift with the surrogate gradient of activations.
 

@@ -1,7 +1,8 @@
 """The steps of an integer binary convolution in torch: the reference, and any device.
 
 All values are small whole numbers held in float32, where sums stay exact below 2^24.
-`native` has the same functions for float32 on a CPU; a step is described here.
+Statistics are float64 on a CPU and float32 on a device that may not have it.
+`native_steps` has the same functions for float32 on a CPU; a step is described here.
 """
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 from torch.nn.grad import conv2d_input, conv2d_weight
 
 from fedbnn_core.binary.conv_shape import ConvShape, Pool
+from fedbnn_core.binary.devices import widest
 from fedbnn_core.binary.rounding import Key, round_gradient
 
 __all__ = [
@@ -59,24 +61,32 @@ def normalize(
 ) -> tuple[Tensor, Tensor]:
     """Return the batch norm of y, pooled if asked, and what its gradient needs.
 
-    That is, float64 of every channel: mean, biased variance, 1/sigma and gain, with
-    which the norm is y * gain + (beta - mean * gain). It is monotone: a pool behind it
-    takes the largest sum, or the smallest where gamma is negative.
+    That is, of every channel in the `widest` type: mean, biased variance, 1/sigma and
+    gain, with which the norm is y * gain + (beta - mean * gain). It is monotone: a
+    pool behind it takes the largest sum, or the smallest where gamma is negative.
     """
     normed = F.max_pool2d(y, 2) if pool is Pool.BEFORE else y
-    count = float(normed.numel() // shape.out_channels)
-    wide = normed.to(torch.float64)
-    mean = wide.sum(dim=(0, 2, 3)) / count
-    variance = wide.square().sum(dim=(0, 2, 3)) / count - mean * mean
-    variance.clamp_(min=0.0)
+    mean, variance = _moments(normed)
     inverse = (variance + eps).sqrt().reciprocal()
-    gain = gamma.to(torch.float64) * inverse
-    offset = beta.to(torch.float64) - mean * gain
+    gain = gamma.to(mean.dtype) * inverse
+    offset = beta.to(mean.dtype) - mean * gain
     if pool is Pool.AFTER:
         flip = _flip(gamma)
         normed = F.max_pool2d(y * flip, 2) * flip
     out = normed * _per_channel(gain.to(y.dtype)) + _per_channel(offset.to(y.dtype))
     return out, torch.stack((mean, variance, inverse, gain))
+
+
+def _moments(values: Tensor) -> tuple[Tensor, Tensor]:
+    """Return mean and biased variance of every channel, in the `widest` type."""
+    if widest(values) is not torch.float64:
+        variance, mean = torch.var_mean(values, dim=(0, 2, 3), correction=0)
+        return mean, variance
+    count = float(values.numel() // values.shape[1])
+    wide = values.to(torch.float64)
+    mean = wide.sum(dim=(0, 2, 3)) / count
+    variance = wide.square().sum(dim=(0, 2, 3)) / count - mean * mean
+    return mean, variance.clamp_(min=0.0)
 
 
 def _per_channel(values: Tensor) -> Tensor:
@@ -116,8 +126,8 @@ def norm_gradient(
         count = y.numel() if pool is Pool.AFTER else normed.numel()
     share = -float(count // shape.out_channels)
     centred = normed - _per_channel(mean.to(y.dtype))
-    sums = dz.sum(dim=(0, 2, 3), dtype=torch.float64)
-    products = (dz * centred).sum(dim=(0, 2, 3), dtype=torch.float64)
+    sums = dz.sum(dim=(0, 2, 3), dtype=gain.dtype)
+    products = (dz * centred).sum(dim=(0, 2, 3), dtype=gain.dtype)
     slope = gain * (inverse * inverse) * products / share
     linear = _per_channel(slope.to(y.dtype))
     constant = _per_channel((gain * sums / share - slope * mean).to(y.dtype))
@@ -162,7 +172,7 @@ def input_gradient(
         padding=shape.padding,
         groups=shape.groups,
     )
-    return (sums * code) * (scale.to(torch.float64) * unit).to(sums.dtype)
+    return (sums * code) * (scale.to(widest(scale)) * unit).to(sums.dtype)
 
 
 def weight_gradient(

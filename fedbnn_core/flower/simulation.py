@@ -8,7 +8,6 @@ state folder and SuperLink, its outcome is asked for, and its processes end.
 
 import http.client
 import json
-import os
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -87,7 +86,9 @@ def run_simulation(
         on_line(f"INFO : {plan.line}")
         environment |= plan.environment
         if config.compile:
-            environment["TORCHINDUCTOR_CACHE_DIR"] = _compile_cache()
+            from fedbnn_core.training.compilation import compile_cache
+
+            environment["TORCHINDUCTOR_CACHE_DIR"] = compile_cache()
         _start_superlink(home, environment)
         app = stage_app(home)
         overrides_file = write_overrides(home / "overrides.toml", overrides)
@@ -137,13 +138,6 @@ def _plan(
         gpus_per_client=gpus_per_client,
         visible=environment.get("CUDA_VISIBLE_DEVICES"),
     )
-
-
-def _compile_cache() -> str:
-    """Return where compiled steps are kept from run to run."""
-    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    usual = Path(base).expanduser() / "fedbnn" / "compiled"
-    return os.environ.get("TORCHINDUCTOR_CACHE_DIR") or str(usual)
 
 
 def _start_superlink(home: Path, environment: Mapping[str, str]) -> None:

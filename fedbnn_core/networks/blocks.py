@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fedbnn_core.binary.devices import widest
 from fedbnn_core.binary.layer import RotatedBinaryConv2d
 from fedbnn_core.binary.memory_layout import subsample
 from fedbnn_core.binary.options import BinaryOptions
@@ -104,7 +105,7 @@ class StemConv2d(nn.Conv2d):
         """Return the convolution; in evaluation on a CPU summed in float64."""
         if self.training:
             return super().forward(input)
-        wide = _widest(input)
+        wide = widest(input)
         bias = None if self.bias is None else self.bias.to(wide)
         result: Tensor = self._conv_forward(input.to(wide), self.weight.to(wide), bias)
         return result.to(input.dtype)
@@ -117,18 +118,10 @@ class ChannelLayerNorm(nn.LayerNorm):
         """Normalise over dimension 1; in evaluation on a CPU summed in float64."""
         if self.training:
             return super().forward(input.movedim(1, -1)).movedim(-1, 1)
-        x = input.to(_widest(input))
+        x = input.to(widest(input))
         centred = x - x.mean(dim=1, keepdim=True)
         variance = centred.square().mean(dim=1, keepdim=True)
         epsilon = torch.tensor(self.eps, dtype=input.dtype).item()
         gamma, beta = (part[:, None, None] for part in (self.weight, self.bias))
         inverse = 1 / (variance + epsilon).sqrt()
         return (centred * inverse * gamma + beta).to(input.dtype)
-
-
-def _widest(tensor: Tensor) -> torch.dtype:
-    """Return float64 on the CPU, where packed networks run, else the tensor's type.
-
-    Other devices have no float64 or a slow one.
-    """
-    return torch.float64 if tensor.device.type == "cpu" else tensor.dtype

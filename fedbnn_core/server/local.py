@@ -26,6 +26,7 @@ from fedbnn_core.server.opening import open_run, stored_config
 from fedbnn_core.server.reply import Reply
 from fedbnn_core.server.run import ServerRun
 from fedbnn_core.server.validation import validate_arrays
+from fedbnn_core.training.compilation import compile_steps
 from fedbnn_core.training.local import LocalTask
 
 __all__ = ["FederationResult", "LocalClients", "LocalFederation", "run_round"]
@@ -186,7 +187,7 @@ class LocalClients:
         context = run.context
         self._model = context.method.new_model().to(context.device)
         if context.config.compile:
-            self._model.compile()
+            compile_steps(self._model)
         self._partition = run_partition(
             context.config, context.dataset, context.num_partitions
         )

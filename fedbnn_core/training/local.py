@@ -64,10 +64,14 @@ def train_locally(
         lr=task.lr,
         momentum=task.momentum,
         weight_decay=task.weight_decay,
-        # One launch for all weights, which a CPU does not need. With momentum torch
-        # 2.13 fails where a weight gets its first gradient later than others (FedBAT).
-        fused=True if on_device and not task.momentum else None,
+        # One launch for all weights, which a CPU does not need.
+        fused=on_device or None,
     )
+    if on_device and task.momentum:
+        # As if the first gradient had come, for torch 2.13's fused steps fail where a
+        # weight gets its first one later than others (FedBAT).
+        for weight in model.parameters():
+            optimizer.state[weight]["momentum_buffer"] = torch.zeros_like(weight)
     mean_loss, steps = 0.0, 0
     for epoch in range(task.local_epochs):
         if begin_epoch is not None:

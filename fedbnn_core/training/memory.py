@@ -13,10 +13,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
+from fedbnn_core.binary.model import binary_layers
+
 __all__ = ["training_bytes"]
 
 _WORKSPACE = 1.25
 """Beyond what is held: gradients on their way, workspaces of convolutions, gaps."""
+
+_MIXING = 6
+"""Numbers per binary weight that a device holds while it mixes all layers at once:
+stacked copies of three tensors (`sign_batch`), and three on the way back."""
 
 
 def training_bytes(
@@ -29,7 +35,8 @@ def training_bytes(
     """Return about how many bytes one training step of a network needs.
 
     Weights, their gradients, momentum, buffers (rotations and the broadcast weights of
-    binary layers), and every activation that the backward pass needs.
+    binary layers), every activation that the backward pass needs, and what the mixing
+    of binary weights takes.
 
     Parameters
     ----------
@@ -57,12 +64,14 @@ def training_bytes(
         warnings.simplefilter("ignore")  # a binary layer misses its clock
         F.cross_entropy(model(images), labels)
     activations = [t for number, t in held.items() if number not in storages]
+    mixed = sum(_size(layer.weight) for layer in binary_layers(model).values())
     largest = max(map(_stored, activations), default=0)
     total = (
         weights
         + trained * (2 if momentum else 1)
         + sum(map(_stored, activations))
         + 2 * largest
+        + _MIXING * mixed
     )
     return int(_WORKSPACE * total)
 

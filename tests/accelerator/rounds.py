@@ -1,7 +1,9 @@
 """Client rounds and evaluations of one network on the pretended accelerator.
 
 Run as a program with the network's name: prints one JSON object with what every method
-did there. The device cannot be unregistered, so no test imports this.
+did there, and FedBNN with 8-bit gradients as "fedbnn-8". The host computes the
+layers of a network together, as the device does. The device cannot be unregistered, so
+no test imports this.
 """
 
 import json
@@ -11,6 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fedbnn_core.binary import devices
 from fedbnn_core.choices import method_names
 from fedbnn_core.config import RunConfig
 from fedbnn_core.data.batches import ClientData
@@ -22,6 +25,7 @@ from fedbnn_core.training.local import LocalTask
 from tests.accelerator import pretended
 
 BATCH, CLASSES, WIDTH = 4, 3, 4
+VARIANTS = {"fedbnn-8": {"method": "fedbnn", "gradient-bits": 8}}
 SHAPES = {"cnn4": (1, 16, 16)}
 OTHERS = (3, 32, 32)
 
@@ -78,11 +82,11 @@ def report(network: str, name: str) -> dict:
     shape = SHAPES.get(network, OTHERS)
     config = RunConfig.from_mapping(
         {
-            "method": name,
             "model": network,
             "model-width": WIDTH,
             "rotation-iterations": 1,
-        },
+        }
+        | VARIANTS.get(name, {"method": name}),
         complete=False,
     )
     method = create_method(config, shape, CLASSES)
@@ -109,4 +113,6 @@ def report(network: str, name: str) -> dict:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    print(json.dumps({name: report(sys.argv[1], name) for name in method_names()}))
+    devices.LAYER_BY_LAYER = ()
+    names = (*method_names(), *VARIANTS)
+    print(json.dumps({name: report(sys.argv[1], name) for name in names}))
