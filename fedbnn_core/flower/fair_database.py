@@ -2,8 +2,8 @@
 
 SQLite has one writer at a time. Others look again and again whether it is free, and
 after 5 s get an error; a thread with one write after the other can keep them all away.
-Flower's heartbeats do not survive that error: a minute later the device or the whole
-run counts as lost. All writers are threads of one process, so here they wait in a queue.
+Flower's heartbeats do not survive that error: a minute later the device or the run
+counts as lost. All writers are threads of one process, so here they wait in a queue.
 """
 
 import threading

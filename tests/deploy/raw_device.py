@@ -42,7 +42,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from client_app.app import app as client_app
 from fedbnn_core.fleet import read_bundle
 from fedbnn_core.messages import Identity
-from tests.apps.hostile_trees import CASES, Honest, Sent, hostile, made, name_of
+from tests.apps.hostile_trees import CASES, SILENT, Honest, Sent, hostile, made, name_of
 
 
 class RawDevice:
@@ -61,8 +61,8 @@ class RawDevice:
         self.cases = list(cases)
         self.tried = {}
         """What was announced in which round, from 0."""
-        self.turned_away = []
-        """What the SuperLink itself refused when it was announced."""
+        self.turned_away = {}
+        """Why the SuperLink itself refused what was announced in a round."""
         self.number = self.bundle.partition_id if number is None else number
         self.key = load_ssh_private_key(self.bundle.private_key.encode(), None)
         self.public = public_key_to_bytes(self.key.public_key())
@@ -95,10 +95,13 @@ class RawDevice:
             pulled.messages_list, pulled.message_object_trees, strict=True
         ):
             run_id = proto.metadata.run_id
+            names = {node.object_id for node in iterate_object_tree(tree)}
             contents = {
-                node.object_id: self.pull(run_id, node.object_id)
-                for node in iterate_object_tree(tree)
+                name: self._pulled.get(name) or self.pull(run_id, name)
+                for name in names
             }
+            # They tell each other: the model is the same for all.
+            self._pulled.update(contents)
             message = inflate_object_from_contents(tree.object_id, contents)
             message.metadata.__dict__["_message_id"] = tree.object_id
             self.answer(message)
@@ -143,7 +146,7 @@ class RawDevice:
             self.tried[number] = case
         elif kind == "train":
             # So that the round need not wait for this device.
-            self.turned_away.append(case)
+            self.turned_away[number] = self.refused[-1]
             self.push(reply, self._nothing(number))
 
     def trained(self, message):
@@ -163,7 +166,8 @@ class RawDevice:
             self._trained[number] = client_app(message, context).content
         content = dict(self._trained[number])
         for key, record in content.items():
-            if isinstance(record, ArrayRecord):
+            # What one withholds no other one may send.
+            if isinstance(record, ArrayRecord) and SILENT & set(self.cases):
                 content[key] = self._own(record)
         metrics = dict(content["metrics"])
         metrics |= {"partition-id": self.number, "num-examples": 1}
@@ -184,6 +188,7 @@ class RawDevice:
         return Sent(made("Message", (), f"{self.number} {number}".encode()))
 
     run_config: ClassVar[dict] = {}
+    _pulled: ClassVar[dict] = {}
     _trained: ClassVar[dict] = {}
 
     def _claim(self, reply):
@@ -202,24 +207,26 @@ class RawDevice:
         proto.metadata.message_id = name_of(sent.root)
         run_id = proto.metadata.run_id
         try:
-            session = self.call(
+            answer = self.call(
                 "PushMessages",
                 PushMessagesRequest(
                     node=self.node,
                     messages_list=[proto],
                     message_object_trees=[sent.tree()],
                 ),
-            ).session_id
+            )
         except grpc.RpcError as error:
             self.refused.append(str(error))
             return False
         for name, content in sent.pushed().items():
+            if name not in answer.objects_to_push:
+                continue
             request = PushObjectRequest(
                 node=self.node,
                 run_id=run_id,
                 object_id=name,
                 object_content=content,
-                session_id=session,
+                session_id=answer.session_id,
             )
             try:
                 self.call("PushObject", request)
