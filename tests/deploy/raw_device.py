@@ -139,7 +139,7 @@ class RawDevice:
             # The model at the end is answered with garbage.
             reply = Message(RecordDict(), reply_to=message)
             self._claim(reply)
-            sent = Sent(b"Message  4\0\xff\xfe\xfd\xfc")
+            sent = self._nothing("model")
         announced = self.push(reply, sent)
         self.sent.append(kind)
         if kind == "train" and announced:
@@ -185,7 +185,8 @@ class RawDevice:
 
     def _nothing(self, number):
         """Return a message without any sense that no other device sends."""
-        return Sent(made("Message", (), f"{self.number} {number}".encode()))
+        body = f"{self.number} {number}".encode()
+        return Sent(made("Message", (), b"\xff\xfe\xfd\xfc" + body))
 
     run_config: ClassVar[dict] = {}
     _pulled: ClassVar[dict] = {}

@@ -23,7 +23,7 @@ LARGEST_MB = 1500
 """A server app with torch and this model has 600 MB; one bomb would have 400 GB."""
 PROGRAMS = (b"flwr-serverapp", b"guarded_superlink")
 START_SECONDS = 120
-SLOW = SILENT | {"huge-chunk"}
+SLOW = SILENT | {"child-of-nobody", "huge-chunk"}
 """What the server waits for until the round ends, since it is never sent whole."""
 
 
