@@ -51,7 +51,7 @@ _FEDBNN = [sys.executable, "-c", "from fedbnn_core.cli import main; main()"]
 _MARKER = "FEDBNN_BENCH_FLEET"
 _ROOT = Path(__file__).parents[1]
 _PROCESSES = {
-    "flower-superlink": "server: SuperLink",
+    "guarded_superlink": "server: SuperLink",
     "flwr-serverapp": "server: ServerApp",
     "flower-supernode": "device: SuperNode",
     "flwr-clientapp": "device: ClientApp",

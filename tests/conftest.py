@@ -22,6 +22,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=1,
         help="with how many seeds tests train whose thresholds depend on training",
     )
+    parser.addoption(
+        "--object-trees",
+        type=int,
+        default=2000,
+        help="how many malformed messages are tried on the code that fetches replies",
+    )
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

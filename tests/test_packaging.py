@@ -1,10 +1,13 @@
 """What the package declares: nothing is fetched at run time, versions agree."""
 
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
+
+import pytest
 
 import fedbnn_core
 
@@ -59,3 +62,14 @@ def test_core_imports_without_flower_and_packed_without_torch():
         "assert 'torchvision' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
+def test_make_lists_every_target():
+    text = (ROOT / "Makefile").read_text(encoding="utf-8")
+    targets = re.search(r"^\.PHONY: (.*)$", text, re.MULTILINE)[1].split()
+    shown = subprocess.run(
+        ["make"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
+    listed = [line.split()[1] for line in shown.splitlines()]
+    assert sorted(listed) == sorted(targets)

@@ -24,6 +24,8 @@ __all__ = ["Download", "Progress", "downloads_of", "fetch", "get_dataset"]
 
 _BLOCK = 1 << 18
 _TIMEOUT_S = 30.0
+_MAX_BYTES = 8 * 2**30
+"""Of an archive unpacked; the largest one published has 0.7 GB."""
 
 # Called with the file's name, bytes present and bytes in all (0 if not known).
 Progress = Callable[[str, int, int], None]
@@ -199,12 +201,28 @@ def _unpack(archive: Path, folder: Path, wanted: str) -> None:
     try:
         if archive.suffix == ".zip":
             with zipfile.ZipFile(archive) as zipped:
-                names = [name for name in zipped.namelist() if wanted in name]
+                files = [file for file in zipped.infolist() if wanted in file.filename]
+                # zipfile reads no more of a member than the size that is given here.
+                _check_size(archive, sum(file.file_size for file in files))
                 # zipfile itself strips "..", drive letters and leading slashes.
-                zipped.extractall(folder, names)  # noqa: S202
+                zipped.extractall(folder, files)  # noqa: S202
         else:
             with tarfile.open(archive) as tar:
-                members = [m for m in tar.getmembers() if wanted in m.name]
+                members, size = [], 0
+                for member in tar:
+                    # Also what is not wanted has to be unpacked to get past it.
+                    size += member.size
+                    _check_size(archive, size)
+                    if wanted in member.name:
+                        members.append(member)
                 tar.extractall(folder, members, filter="data")
     except (OSError, tarfile.TarError, zipfile.BadZipFile, shutil.Error) as error:
         raise DataError(f"{archive} cannot be unpacked: {error}") from error
+
+
+def _check_size(archive: Path, size: int) -> None:
+    if size > _MAX_BYTES:
+        raise DataError(
+            f"{archive} unpacks to more than {_MAX_BYTES} bytes; remove it and get it "
+            "again."
+        )

@@ -4,6 +4,7 @@ import datetime
 import queue
 import socket
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -14,7 +15,7 @@ from fedbnn_core.errors import FedBNNError, FleetError
 from fedbnn_core.fleet.credentials import join_address
 from fedbnn_core.fleet.membership import SERVED_FLEET
 from fedbnn_core.fleet.registry import Fleet
-from fedbnn_core.flower.child import fleet_environment, flower_command, started
+from fedbnn_core.flower.child import fleet_environment, started
 from fedbnn_core.flower.control import Endpoint, connected
 from fedbnn_core.flower.version import FLEET_API_LINE, require_grpc_flower
 
@@ -54,7 +55,7 @@ class ServerSettings:
 def superlink_command(fleet: Fleet | None, settings: ServerSettings) -> list[str]:
     """Return the command line of the SuperLink; None means no TLS and no devices."""
     command = [
-        flower_command("flower-superlink"),
+        *(sys.executable, "-P", "-m", "fedbnn_core.flower.guarded_superlink"),
         *("--host", settings.control_host, "--port", str(settings.control_port)),
         *("--fleet-api-type", "grpc-rere"),
         *("--fleet-api-address", settings.fleet_address),

@@ -226,15 +226,18 @@ def _replaced(objects, old, new):
     return result
 
 
-@settings(
-    max_examples=10_000,
-    deadline=None,
-    database=None,
-    suppress_health_check=list(HealthCheck),
-)
-@given(trees())
-def test_no_tree_of_objects_raises(tree):
+def test_no_tree_of_objects_raises(request):
     """It ends as a message or as a reason, after a bounded number of requests."""
+    limited = settings(
+        max_examples=request.config.getoption("object_trees"),
+        deadline=None,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+    )
+    limited(given(trees())(check_tree))()
+
+
+def check_tree(tree):
     root, contents, announced = tree
     fetched, link = fetch(announced, contents, root)
     assert (fetched.message is None) == bool(fetched.problem)

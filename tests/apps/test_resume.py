@@ -7,10 +7,11 @@ import signal
 import subprocess
 import time
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import pytest
 
-from fedbnn_core.flower.processes import end_marked_processes
+from fedbnn_core.flower.processes import end_marked_processes, marked_processes
 from fedbnn_core.runs.directory import RunDirectory
 from tests.apps.conftest import BIN, private_environment, run_command
 
@@ -48,8 +49,38 @@ def assert_same_bits(directory, undisturbed):
     assert rounds == list(range(1, wanted["rounds"] + 1))
 
 
+VICTIMS = {
+    "server": lambda command, lines: [],
+    "superlink": lambda command, lines: matching(lines, "flower-superlink"),
+    "client": lambda command, lines: matching(lines, "ray::ClientAppActor"),
+    "launcher": lambda command, lines: [command.pid],
+    "raylet": lambda command, lines: matching(lines, "raylet/raylet"),
+    "all": lambda command, lines: [command.pid, *lines],
+}
+
+
+def matching(lines, text):
+    return [process for process, line in lines.items() if text in line]
+
+
+def run_processes(folder):
+    """Return the command lines of a run's processes by their id."""
+    marked = {
+        process
+        for home in folder.iterdir()
+        for process in marked_processes("FEDBNN_RUN_HOME", str(home))
+    }
+    lines = {}
+    for process in marked:
+        with suppress(OSError):
+            content = Path(f"/proc/{process}/cmdline").read_bytes()
+            lines[process] = content.replace(b"\0", b" ").decode(errors="replace")
+    return lines
+
+
 @pytest.mark.slow
-def test_killed_run_resumes_to_the_same_bits(first, tmp_path):
+@pytest.mark.parametrize("victim", VICTIMS)
+def test_killed_run_resumes_to_the_same_bits(first, tmp_path, victim):
     with private_environment() as (environment, temporary):
         with subprocess.Popen(
             run_command(tmp_path),
@@ -59,7 +90,13 @@ def test_killed_run_resumes_to_the_same_bits(first, tmp_path):
         ) as command:
             wait_for(lambda: list(tmp_path.glob("*/checkpoints/round-000001.json")))
             (directory,) = tmp_path.iterdir()
-            os.kill(server_process(directory), signal.SIGKILL)
+            victims = VICTIMS[victim](command, run_processes(temporary))
+            if victim == "server":
+                victims = [server_process(directory)]
+            assert victims
+            for process in victims:
+                with suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGKILL)
             # Flower takes a minute to notice; the command is not what is tested.
             command.send_signal(signal.SIGINT)
             wait_for(lambda: command.poll() is not None)

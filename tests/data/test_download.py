@@ -160,7 +160,7 @@ def test_only_web_addresses_are_fetched(tmp_path: Path) -> None:
 def serve_archive(server: Server, folder: Path, name: str) -> Download:
     buffer = io.BytesIO()
     if name.endswith(".zip"):
-        with zipfile.ZipFile(buffer, "w") as archive:
+        with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
             for file in folder.rglob("*"):
                 archive.write(file, file.relative_to(folder))
     else:
@@ -205,6 +205,22 @@ def test_an_archive_cannot_write_outside(
     with pytest.raises(DataError, match="cannot be unpacked"):
         get_dataset("cifar10", tmp_path / "data")
     assert not (tmp_path / "escaped").exists()
+
+
+@pytest.mark.parametrize("name", ["a.zip", "a.tar.gz"])
+def test_an_archive_that_is_a_bomb_is_not_unpacked(
+    name: str, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, data = tmp_path / "source", tmp_path / "data"
+    source.mkdir()
+    (source / "zeros").write_bytes(bytes(2**24))
+    download = serve_archive(server, source, name)
+    assert len(server.files[name]) < 2**16
+    monkeypatch.setattr(download_module, "downloads_of", lambda _: (download,))
+    monkeypatch.setattr(download_module, "_MAX_BYTES", 2**24 - 1)
+    with pytest.raises(DataError, match="unpacks to more than"):
+        get_dataset("cifar10", data)
+    assert not list(data.rglob("zeros"))
 
 
 def test_femnist_says_how_to_make_it(tmp_path: Path) -> None:

@@ -5,8 +5,17 @@ import time
 from typing import ClassVar
 
 import grpc
+import numpy as np
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key
-from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import (
+    Array,
+    ArrayRecord,
+    ConfigRecord,
+    Context,
+    Message,
+    MetricRecord,
+    RecordDict,
+)
 from flwr.app.message import remove_content_from_message
 from flwr.common.constant import PUBLIC_KEY_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADER
 from flwr.common.serde import message_to_proto
@@ -17,17 +26,23 @@ from flwr.proto.fleet_pb2 import (
 )
 from flwr.proto.fleet_pb2_grpc import FleetStub
 from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
-from flwr.proto.message_pb2 import PullObjectRequest, PushObjectRequest
+from flwr.proto.message_pb2 import (
+    ConfirmMessageReceivedRequest,
+    ObjectTree,
+    PullObjectRequest,
+    PushObjectRequest,
+)
 from flwr.proto.node_pb2 import Node
 from flwr.supercore.date import now
 from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes, sign_message
+from flwr.supercore.task_identity import TaskIdentity
 
 from client_app.app import app as client_app
 from fedbnn_core.fleet import read_bundle
 from fedbnn_core.messages import Identity
-from tests.apps.hostile_trees import Honest, Sent, hostile, name_of
+from tests.apps.hostile_trees import CASES, SILENT, Honest, Sent, hostile, made, name_of
 
 
 class RawDevice:
@@ -36,7 +51,8 @@ class RawDevice:
     Parameters
     ----------
     bundle : path of its bundle.
-    cases : names of what it sends in the place of trained replies, one a round.
+    cases : names of what it sends in the place of trained replies, one a round; nothing
+        of any sense after the last one.
     number : the number that it claims; by default its own.
     """
 
@@ -44,7 +60,9 @@ class RawDevice:
         self.bundle = read_bundle(bundle)
         self.cases = list(cases)
         self.tried = {}
-        """What was sent in which round, from 0, unless the SuperLink refused it."""
+        """What was announced in which round, from 0."""
+        self.turned_away = {}
+        """Why the SuperLink itself refused what was announced in a round."""
         self.number = self.bundle.partition_id if number is None else number
         self.key = load_ssh_private_key(self.bundle.private_key.encode(), None)
         self.public = public_key_to_bytes(self.key.public_key())
@@ -77,10 +95,13 @@ class RawDevice:
             pulled.messages_list, pulled.message_object_trees, strict=True
         ):
             run_id = proto.metadata.run_id
+            names = {node.object_id for node in iterate_object_tree(tree)}
             contents = {
-                node.object_id: self.pull(run_id, node.object_id)
-                for node in iterate_object_tree(tree)
+                name: self._pulled.get(name) or self.pull(run_id, name)
+                for name in names
             }
+            # They tell each other: the model is the same for all.
+            self._pulled.update(contents)
             message = inflate_object_from_contents(tree.object_id, contents)
             message.metadata.__dict__["_message_id"] = tree.object_id
             self.answer(message)
@@ -112,18 +133,21 @@ class RawDevice:
             reply = Message(self.trained(message), reply_to=message)
             self._claim(reply)
             number = message.content["config"]["round"]
-            case = self.cases[number % len(self.cases)]
-            sent = hostile(case, reply)
+            case = self.cases[number] if number < len(self.cases) else "nothing"
+            sent = hostile(case, reply) if case in CASES else self._nothing(number)
         else:
             # The model at the end is answered with garbage.
             reply = Message(RecordDict(), reply_to=message)
             self._claim(reply)
-            sent = Sent(b"Message  4\0\xff\xfe\xfd\xfc")
-        before = len(self.refused)
-        self.push(reply, sent)
+            sent = self._nothing("model")
+        announced = self.push(reply, sent)
         self.sent.append(kind)
-        if kind == "train" and len(self.refused) == before:
+        if kind == "train" and announced:
             self.tried[number] = case
+        elif kind == "train":
+            # So that the round need not wait for this device.
+            self.turned_away[number] = self.refused[-1]
+            self.push(reply, self._nothing(number))
 
     def trained(self, message):
         """Return what an honest device of this number would send.
@@ -140,12 +164,32 @@ class RawDevice:
                 run_config=self.run_config,
             )
             self._trained[number] = client_app(message, context).content
-        content = self._trained[number]
+        content = dict(self._trained[number])
+        for key, record in content.items():
+            # What one withholds no other one may send.
+            if isinstance(record, ArrayRecord) and SILENT & set(self.cases):
+                content[key] = self._own(record)
         metrics = dict(content["metrics"])
         metrics |= {"partition-id": self.number, "num-examples": 1}
         return RecordDict({**content, "metrics": MetricRecord(metrics)})
 
+    def _own(self, record):
+        """Return arrays that no other device has: Flower stores equal ones once."""
+        arrays = {key: array.numpy() for key, array in record.items()}
+        return ArrayRecord(
+            {
+                key: Array(np.asarray(a * (1 + 1e-6 * (1 + self.number)), a.dtype))
+                for key, a in arrays.items()
+            }
+        )
+
+    def _nothing(self, number):
+        """Return a message without any sense that no other device sends."""
+        body = f"{self.number} {number}".encode()
+        return Sent(made("Message", (), b"\xff\xfe\xfd\xfc" + body))
+
     run_config: ClassVar[dict] = {}
+    _pulled: ClassVar[dict] = {}
     _trained: ClassVar[dict] = {}
 
     def _claim(self, reply):
@@ -159,33 +203,37 @@ class RawDevice:
         return Sent(honest.root, honest.contents[:-1])
 
     def push(self, reply, sent):
-        """Announce a tree, then send its objects."""
+        """Announce a tree, then send its objects; return whether it was taken."""
         proto = message_to_proto(remove_content_from_message(reply))
         proto.metadata.message_id = name_of(sent.root)
         run_id = proto.metadata.run_id
         try:
-            session = self.call(
+            answer = self.call(
                 "PushMessages",
                 PushMessagesRequest(
                     node=self.node,
                     messages_list=[proto],
                     message_object_trees=[sent.tree()],
                 ),
-            ).session_id
-            for name, content in sent.pushed().items():
-                self.call(
-                    "PushObject",
-                    PushObjectRequest(
-                        node=self.node,
-                        run_id=run_id,
-                        object_id=name,
-                        object_content=content,
-                        session_id=session,
-                    ),
-                )
+            )
         except grpc.RpcError as error:
-            # The SuperLink itself refuses some of it.
             self.refused.append(str(error))
+            return False
+        for name, content in sent.pushed().items():
+            if name not in answer.objects_to_push:
+                continue
+            request = PushObjectRequest(
+                node=self.node,
+                run_id=run_id,
+                object_id=name,
+                object_content=content,
+                session_id=answer.session_id,
+            )
+            try:
+                self.call("PushObject", request)
+            except grpc.RpcError as error:
+                self.refused.append(str(error))
+        return True
 
     def heartbeat(self):
         self.call(
@@ -223,3 +271,58 @@ class RawDevices(threading.Thread):
     def close(self):
         self.ended.set()
         self.join(60)
+
+
+class Flood(threading.Thread):
+    """Repeat one kind of call without end, as fast as they are answered."""
+
+    KINDS = ("pull", "announce", "upload", "confirm")
+
+    def __init__(self, device, kind):
+        super().__init__(daemon=True)
+        self.device, self.kind = device, kind
+        self.ended = threading.Event()
+        self.calls = self.taken = 0
+        self.problem = None
+
+    def run(self):
+        try:
+            method, request = getattr(self, f"_{self.kind}")()
+            while not self.ended.is_set():
+                self.calls += 1
+                try:
+                    self.device.call(method, request)
+                    self.taken += 1
+                except grpc.RpcError as error:
+                    self.device.refused.append(error.code())
+        except Exception as error:
+            self.problem = error
+
+    def _pull(self):
+        return "PullMessages", PullMessagesRequest(node=self.device.node)
+
+    def _announce(self):
+        """A reply to nobody with many objects."""
+        TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1
+        question = Message(RecordDict(), dst_node_id=7, message_type="train")
+        question.metadata.__dict__["_message_id"] = "f" * 64
+        proto = message_to_proto(Message(RecordDict(), reply_to=question))
+        tree = ObjectTree(object_id=f"{0:064x}")
+        tree.children.extend(ObjectTree(object_id=f"{n:064x}") for n in range(1, 5000))
+        proto.metadata.message_id = tree.object_id
+        return "PushMessages", PushMessagesRequest(
+            node=self.device.node, messages_list=[proto], message_object_trees=[tree]
+        )
+
+    def _upload(self):
+        """An object of a reply that was never announced."""
+        content = made("ArrayChunk", body=bytes(4 * 2**20))
+        return "PushObject", PushObjectRequest(
+            node=self.device.node, object_id=name_of(content), object_content=content
+        )
+
+    def _confirm(self):
+        """The receipt of a message that another device got."""
+        return "ConfirmMessageReceived", ConfirmMessageReceivedRequest(
+            node=self.device.node, message_object_id="a" * 64
+        )

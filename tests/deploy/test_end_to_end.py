@@ -52,6 +52,7 @@ def test_a_fleet_trains_the_bits_of_a_simulation_and_gets_the_model(site, tmp_pa
     packed = (deployed.path / "model.fbnn").read_bytes()
     for name in ("camera", "robot"):
         assert (tmp_path / name / "models" / "model.fbnn").read_bytes() == packed
+    assert (deployed.path / "report.html").stat().st_size > 10_000
 
     status = site.fedbnn("deploy", "status", "--control", site.control)
     assert status.returncode == 0, status.stderr

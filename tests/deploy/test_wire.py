@@ -1,5 +1,6 @@
 """What really crosses the network between a device and the server: gRPC, arrays."""
 
+import re
 import socket
 import threading
 
@@ -73,6 +74,11 @@ def test_weights_travel_over_grpc_on_the_fleet_port(site):
         name="device",
     )
     device.wait_for("Connected")
+    asked = ("deploy", "status", "--control", site.control, "--insecure")
+    shown = site.fedbnn(*asked)
+    assert shown.returncode == 0, shown.stderr
+    # Without keys there are no names: Flower's number of the node stands for it.
+    assert re.search(r"\d{5,}.*online", shown.stdout), shown.stdout
     command = site.run_arguments(num_server_rounds=1, num_partitions=1)
     run = site.fedbnn(*command, "--insecure", timeout=600)
     assert run.returncode == 0, run.stdout + run.stderr

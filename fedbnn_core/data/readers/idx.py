@@ -1,6 +1,7 @@
 """The idx files of the MNIST family, plain or .gz: fmnist and emnist-letters."""
 
 import gzip
+import io
 import math
 import zlib
 from pathlib import Path
@@ -14,6 +15,8 @@ from fedbnn_core.errors import DataError
 __all__ = ["find_files", "read_idx"]
 
 _UINT8_CODE = 8
+_MAX_BYTES = 2**30
+"""The largest published file has 0.1 GB."""
 
 
 def find_files(root: Path, names: tuple[str, ...]) -> list[Path] | None:
@@ -35,21 +38,36 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
     big-endian 32-bit sizes, then the bytes, last dimension fastest.
     """
     try:
-        content = path.read_bytes()
-        if path.suffix == ".gz":
-            content = gzip.decompress(content)
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            return _read(file, path)
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"{path} cannot be read ({error}); get it again.") from error
-    if len(content) < 4 or content[:3] != bytes([0, 0, _UINT8_CODE]):
+
+
+def _read(file: gzip.GzipFile | io.BufferedReader, path: Path) -> NDArray[np.uint8]:
+    start = file.read(4)
+    if start[:3] != bytes([0, 0, _UINT8_CODE]) or len(start) < 4:
         raise DataError(f"{path} is not an idx file of unsigned bytes; get it again.")
-    dimensions = content[3]
-    header = 4 + 4 * dimensions
-    shape: tuple[Any, ...] = tuple(
-        int.from_bytes(content[at : at + 4], "big") for at in range(4, header, 4)
-    )
-    if len(content) != header + math.prod(shape):
+    header = file.read(4 * start[3])
+    if len(header) < 4 * start[3]:
         raise DataError(
-            f"{path} promises {math.prod(shape)} values {shape} but holds "
-            f"{len(content) - header}; get it again."
+            f"{path} promises {start[3]} dimensions but ends before; get it again."
         )
-    return np.frombuffer(content, dtype=np.uint8, offset=header).reshape(shape)
+    shape: tuple[Any, ...] = tuple(
+        int.from_bytes(header[at : at + 4], "big") for at in range(0, len(header), 4)
+    )
+    size = math.prod(shape)
+    if size > _MAX_BYTES:
+        raise DataError(
+            f"{path} promises {size} values {shape}, at most {_MAX_BYTES} are read; "
+            "get it again."
+        )
+    # A small .gz file can hold any number of bytes: read one more than promised.
+    content = file.read(size + 1)
+    if len(content) != size:
+        more = " or more" if len(content) > size else ""
+        raise DataError(
+            f"{path} promises {size} values {shape} but holds {len(content)}{more}; "
+            "get it again."
+        )
+    return np.frombuffer(content, dtype=np.uint8).reshape(shape)

@@ -1,5 +1,6 @@
 """SVHN, cropped digits: train_32x32.mat and test_32x32.mat."""
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,6 +11,9 @@ from fedbnn_core.data.dataset import Images, Labels
 from fedbnn_core.errors import DataError
 
 __all__ = ["find", "read"]
+
+_MAX_VALUES = 4 * 2**30
+"""The published files have 0.2 billion."""
 
 
 def find(root: Path) -> list[Path] | None:
@@ -28,12 +32,16 @@ def read(files: Sequence[Path], allocate: Allocate) -> Decoded:
 
 def _read_split(name: str, path: Path, allocate: Allocate) -> tuple[Images, Labels]:
     try:
-        from scipy.io import loadmat
+        from scipy.io import loadmat, whosmat
     except ImportError as error:
         raise DataError(
             "SVHN's .mat files need scipy: pip install 'fedbnn[device]'."
         ) from error
     try:
+        # A compressed array can be larger than its file by far.
+        size = sum(math.prod(shape) for _, shape, _ in whosmat(path))
+        if size > _MAX_VALUES:
+            raise ValueError(f"it promises {size} values")
         content = loadmat(path, variable_names=["X", "y"])
         images, labels = content["X"], content["y"].astype(np.int64).ravel()
     except Exception as error:

@@ -2,6 +2,7 @@
 
 import gzip
 import struct
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -99,6 +100,30 @@ def test_a_truncated_gz_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "file.gz"
     path.write_bytes(gzip.compress(idx_bytes(np.zeros((30, 40), np.uint8)))[:-9])
     with pytest.raises(DataError, match="cannot be read"):
+        read_idx(path)
+
+
+def test_a_gz_that_unpacks_to_more_than_it_promises_is_not_unpacked(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "bomb.gz"
+    with gzip.open(path, "wb") as file:
+        file.write(idx_bytes(np.zeros((3, 4), np.uint8)))
+        for _ in range(256):
+            file.write(bytes(2**20))
+    tracemalloc.start()
+    with pytest.raises(DataError, match=r"promises 12 .* holds 13 or more"):
+        read_idx(path)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2**24 < 256 * 2**20
+
+
+def test_a_file_that_promises_terabytes_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "bomb.gz"
+    header = struct.pack(">4i", 2051, 10**6, 1000, 1000)
+    path.write_bytes(gzip.compress(header + bytes(2**20)))
+    with pytest.raises(DataError, match="at most"):
         read_idx(path)
 
 

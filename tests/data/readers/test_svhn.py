@@ -7,6 +7,7 @@ import pytest
 from scipy.io import savemat
 
 from fedbnn_core.data import load_dataset
+from fedbnn_core.data.readers import svhn as svhn_reader
 from fedbnn_core.data.torchvision_compat import import_torchvision
 from fedbnn_core.errors import DataError
 
@@ -59,4 +60,14 @@ def test_a_damaged_file_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "svhn" / "test_32x32.mat"
     path.write_bytes(path.read_bytes()[:200])
     with pytest.raises(DataError, match=r"test_32x32.mat.*get svhn again"):
+        load_dataset("svhn", tmp_path)
+
+
+def test_a_file_that_promises_too_much_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_svhn(tmp_path)
+    # 12 images and as many labels are promised.
+    monkeypatch.setattr(svhn_reader, "_MAX_VALUES", 12 * (32 * 32 * 3 + 1) - 1)
+    with pytest.raises(DataError, match="promises 36876 values"):
         load_dataset("svhn", tmp_path)
