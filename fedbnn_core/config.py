@@ -291,7 +291,8 @@ def _check_value(name: str, value: Any, rules: Mapping[str, Any]) -> None:
     choices = rules.get("choices")
     if choices is not None and value not in choices:
         raise ConfigError(
-            f"config key {key!r} must be one of {', '.join(map(str, choices))}; got {value!r}"
+            f"config key {key!r} must be one of {', '.join(map(str, choices))}; "
+            f"got {value!r}"
         )
     if "range" in rules:
         low, high = rules["range"]

@@ -18,6 +18,7 @@ CHOSEN_BY_THE_USER = {"mlflow", "wandb"}
 DISTRIBUTIONS = {
     "PIL": "pillow",
     "dp_accounting": "dp-accounting",
+    "functorch": "torch",
     "grpc": "grpcio",
     "ray": "flwr[simulation]",
     "yaml": "pyyaml",

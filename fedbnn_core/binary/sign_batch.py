@@ -10,9 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedbnn_core.binary.batched_mixing import MixingPlan, mixed_signs, plan_mixing
+from fedbnn_core.binary.batched_mixing import mixed_signs
 from fedbnn_core.binary.devices import layer_by_layer
 from fedbnn_core.binary.layer import RotatedBinaryConv2d
+from fedbnn_core.binary.mixing_plan import MixingPlan, plan_mixing
 
 __all__ = ["SignBatch", "batch_signs"]
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedbnn_core.binary.batched_mixing import mixed_signs, plan_mixing
+from fedbnn_core.binary.batched_mixing import mixed_signs
 from fedbnn_core.binary.mixing import (
     STD_EPS,
     angle_share,
@@ -14,6 +14,7 @@ from fedbnn_core.binary.mixing import (
     mixed_sign,
     standardize_filters,
 )
+from fedbnn_core.binary.mixing_plan import plan_mixing
 from fedbnn_core.binary.rotation import common_start
 from fedbnn_core.binary.surrogate import Sharpness
 
