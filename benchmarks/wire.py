@@ -2,9 +2,9 @@
 
 CPU seconds of one core to encode and to decode a client's reply and the server's order.
 Goal: a ResNet18 reply of one bit, both together, in less than 0.5 s. Then two operators
-of one bit on the same updates, the mean of ten clients: the squared error as a share of
-the update's. FedBAT's is S(d, a) with a = mean |d|, where its training starts, and the a
-of the smallest error.
+of one bit on the same updates, the mean of ten clients: the squared error as a share
+of the update's. FedBAT's is S(d, a) with a = mean |d|, where its training starts, and
+with the a of the smallest error.
 """
 
 import time
@@ -82,7 +82,7 @@ def _add_times(table: Table, model: str, shape: tuple[int, int, int]) -> None:
 
 
 def _errors(updates: Array) -> list[float]:
-    """Return the error of the mean by EDEN, and by FedBAT's operator with two alphas."""
+    """Return the error of the mean by EDEN and by FedBAT's operator with two a."""
     mean = updates.mean(axis=0)
     coding = OneBit()
     eden = np.mean(
@@ -108,7 +108,15 @@ def _errors(updates: Array) -> list[float]:
 def main() -> None:
     """Print both tables."""
     table = Table(title="CPU seconds of one message")
-    for column in ("model", "message", "bits", "per weight", "encode", "decode", "both"):
+    for column in (
+        "model",
+        "message",
+        "bits",
+        "per weight",
+        "encode",
+        "decode",
+        "both",
+    ):
         table.add_column(column)
     for model, shape in CASES:
         _add_times(table, model, shape)

@@ -12,8 +12,8 @@ CORE = ROOT / "fedbnn_core"
 # Each package imports only packages above it in this list.
 PACKAGES = (
     *("binary", "networks", "data", "training", "aggregation", "wire", "methods"),
-    *("packed", "export", "runs", "fleet", "flower", "reporting", "experiments", "speed"),
-    *("server", "cli"),
+    *("packed", "export", "runs", "fleet", "flower", "reporting", "experiments"),
+    *("speed", "server", "cli"),
 )
 MODULES = sorted(
     path

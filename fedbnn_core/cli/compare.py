@@ -31,7 +31,7 @@ def compare(
         typer.Option(
             min=0.0,
             max=100.0,
-            help="Validation accuracy in percent for the traffic to reach it; by default "
+            help="Validation accuracy in percent to tell the traffic to; by default "
             "the highest one that all runs have reached.",
         ),
     ] = None,
@@ -41,17 +41,15 @@ def compare(
 
     if len(runs) < 2:
         raise ConfigError(f"name two or more run directories, got {len(runs)}")
-    for target in (plot, csv):
-        if target is not None and not target.parent.is_dir():
+    for place in (plot, csv):
+        if place is not None and not place.parent.is_dir():
             raise ConfigError(
-                f"cannot write {target}: there is no folder {target.parent}; make it "
+                f"cannot write {place}: there is no folder {place.parent}; make it "
                 "or choose another"
             )
     figures = [read_run(path.expanduser()) for path in runs]
     console = Console(highlight=False)
-    console.print(
-        comparison_table(figures, None if target is None else target / 100)
-    )
+    console.print(comparison_table(figures, None if target is None else target / 100))
     if differences := different_data(figures):
         console.print(
             f"Warning: the runs differ in {', '.join(differences)}, so the gaps are "

@@ -42,6 +42,7 @@ from fedbnn_core.wire.signs import STEP_SIZES, SignCodec
 
 __all__ = ["METHOD", "FedBAT"]
 
+
 class FedBAT(FloatMethod):
     """w_{t+1} = w_t + sum_k p_k alpha_k (2 b_k - 1); the mean of all else."""
 

@@ -80,8 +80,8 @@ class LocalFederation:
     settings : other config keys, with underscores: ``clients_per_round=5``.
 
     Nothing travels: ``bytes_up`` and ``bytes_down`` of the metrics are what the same
-    messages would have as arrays between hosts. Private updates (``privacy="local"``) are made
-    by Flower's client app only.
+    messages would have between hosts. Private updates (``privacy="local"``) are made by
+    Flower's client app only.
 
     Examples
     --------

@@ -1,5 +1,7 @@
 """What the clients of the next round get, and how their replies are read."""
 
+from typing import Any
+
 from fedbnn_core.arrays import Arrays
 from fedbnn_core.errors import ConfigError, ReplyError, WireError
 from fedbnn_core.methods import method_class, method_names
@@ -55,7 +57,7 @@ class RoundMessages:
         except WireError as error:
             raise ReplyError(str(error)) from error
 
-    def bits_per_weight(self) -> dict[str, float]:
+    def bits_per_weight(self) -> dict[str, Any]:
         """Return ``bits_up`` and ``bits_down``: one client's, over trained numbers."""
         sizes, weights = self._method.message_bytes, self._method.template.parameters
         return {
@@ -92,7 +94,7 @@ def refuse_uncodable(method: Method) -> None:
     if config.privacy != "none":
         raise ConfigError(
             f"privacy = {config.privacy!r} needs uplink-bits and downlink-bits "
-            f"{FLOAT_BITS}: a private update is mostly noise, and the error of few bits "
-            "grows with its length; set privacy to 'none' or both to "
-            f"{FLOAT_BITS}"
+            f"{FLOAT_BITS}: a private update is mostly noise, and the error of few "
+            "bits grows with its length; leave both keys away, or set privacy to "
+            "'none'"
         )

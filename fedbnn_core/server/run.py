@@ -35,7 +35,8 @@ class ServerRun:
     """One federated run as the server sees it; `opening.open_run` makes it.
 
     A round is one or more attempts: `begin_attempt` draws the clients, the caller sends
-    them `messages.order` and gives their replies to the attempt, `end_attempt` aggregates.
+    them `messages.order` and gives their replies to the attempt, `end_attempt`
+    aggregates.
 
     Parameters
     ----------

@@ -35,6 +35,8 @@ def check_header(data: bytes, bits: int, stamp: Stamp, layout: int) -> None:
     names = ("magic", "version", "bits", "reserved field", "round", "sender")
     expected = _FORMAT.unpack(write_header(bits, stamp, layout))
     found = _FORMAT.unpack_from(data)
-    for name, want, got in zip((*names, "seed", "layout"), expected, found, strict=True):
+    for name, want, got in zip(
+        (*names, "seed", "layout"), expected, found, strict=True
+    ):
         if got != want:
             raise WireError(f"its header has the {name} {got!r}, expected {want!r}")

@@ -57,7 +57,9 @@ class Integers:
             scales = (most / self._levels).astype(np.float32)
         # Rounded up, so that the largest value is not beyond the last level.
         small = scales.astype(np.float64) * self._levels < most
-        return np.where(small, np.nextafter(scales, np.float32(np.inf)), scales)
+        scales[small] = np.nextafter(scales[small], np.float32(np.inf))
+        result: Array = scales
+        return result
 
     def _pack(self, numbers: Array) -> bytes:
         if self._bits == 4:

@@ -169,7 +169,9 @@ def test_compare_tells_bits_and_the_traffic_to_a_target(tmp_path):
     plot = tmp_path / "plot.png"
     # Round r sends 5000 r bytes and reaches 10 r percent.
     result = invoke("compare", *runs, "--plot", plot)
-    assert re.search(r"MB to 20\.00 % +0\.0[12] +0\.0[12]", result.output), result.output
+    assert re.search(r"MB to 20\.00 % +0\.0[12] +0\.0[12]", result.output), (
+        result.output
+    )
     assert re.search(r"bits / weight up +1\.25 +1\.25", result.output)
     result = invoke("compare", *runs, "--plot", plot, "--target", "35")
     assert re.search(r"MB to 35\.00 % +not reached +0\.05", result.output)

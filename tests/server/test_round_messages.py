@@ -99,7 +99,9 @@ def test_metrics_tell_the_bits_per_weight(data, tmp_path):
     assert metrics.bits_down == pytest.approx(8 * sum(sizes) / weights, abs=1e-4)
     assert metrics.bytes_down == 3 * sum(sizes)
     assert metrics.bits_up < metrics.bits_down
-    assert metrics.bytes_up == pytest.approx(metrics.bits_up * weights * 3 / 8, rel=1e-3)
+    assert metrics.bytes_up == pytest.approx(
+        metrics.bits_up * weights * 3 / 8, rel=1e-3
+    )
 
 
 def test_a_diverged_client_is_rejected_with_the_reason(data, tmp_path):

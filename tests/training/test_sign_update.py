@@ -140,4 +140,3 @@ def test_draws_depend_on_the_seed_only():
     assert np.array_equal(first[0], again[0])
     assert not np.array_equal(first[0], other[0])
     assert first[1] == other[1]
-

@@ -42,7 +42,8 @@ def test_a_header_of_another_message(bits, stamp, layout, reason):
 
 
 @pytest.mark.parametrize(
-    ("position", "reason"), [(0, "magic"), (4, "version 0, expected 1"), (7, "reserved")]
+    ("position", "reason"),
+    [(0, "magic"), (4, "version 0, expected 1"), (7, "reserved")],
 )
 def test_a_header_of_something_else(position, reason):
     data = bytearray(write_header(8, STAMP, 99))

@@ -60,7 +60,7 @@ def test_the_layout_of_four_bits():
     scales = np.array([1, 1 / 7], np.float32)
     data = Integers(4).encode(array, 5)
     assert data[:8] == scales.astype("<f4").tobytes()
-    assert [byte for byte in data[8:]] == [0x79, 0x39, 0x07]
+    assert list(data[8:]) == [0x79, 0x39, 0x07]
 
 
 @pytest.mark.parametrize(("bits", "code"), [(16, "<i2"), (8, "i1")])

@@ -51,14 +51,18 @@ def test_the_server_puts_the_change_on_its_own_floats(up, down):
     where = {"round_index": 2, "client": 4}
     sent = wire.reply(trained, received, **where)
     got = wire.read_reply(sent, state=arrays, received=received, **where)
-    assert {n: a.dtype for n, a in got.items()} == {n: a.dtype for n, a in arrays.items()}
+    assert {n: a.dtype for n, a in got.items()} == {
+        n: a.dtype for n, a in arrays.items()
+    }
     np.testing.assert_array_equal(got["bn.count"], trained["bn.count"])
     np.testing.assert_array_equal(got["bn.weight"], trained["bn.weight"])
     if up == 1:
         # The change's projection on itself is exact, whatever the bits.
         change = (trained["conv.weight"] - received["conv.weight"]).astype(np.float64)
         found = got["conv.weight"].astype(np.float64) - arrays["conv.weight"]
-        assert np.vdot(found, change) == pytest.approx(np.vdot(change, change), rel=1e-3)
+        assert np.vdot(found, change) == pytest.approx(
+            np.vdot(change, change), rel=1e-3
+        )
     else:
         steps = {32: 1e-6, 16: 1e-4, 8: 4e-3}[up]
         for name in ("conv.weight", "head.weight"):
@@ -84,9 +88,9 @@ def test_clients_and_rounds_draw_independently():
     wire, arrays = run_wire(1, 8), state()
     trained = moved(arrays)
     sent = {
-        (index, client): wire.reply(
-            trained, arrays, round_index=index, client=client
-        )["message"].tobytes()[28:]
+        (index, client): wire.reply(trained, arrays, round_index=index, client=client)[
+            "message"
+        ].tobytes()[28:]
         for index in (0, 1)
         for client in (0, 1)
     }
