@@ -95,6 +95,5 @@ def refuse_uncodable(method: Method) -> None:
         raise ConfigError(
             f"privacy = {config.privacy!r} needs uplink-bits and downlink-bits "
             f"{FLOAT_BITS}: a private update is mostly noise, and the error of few "
-            "bits grows with its length; leave both keys away, or set privacy to "
-            "'none'"
+            "bits grows with its length; set both to 32, or privacy to 'none'"
         )
