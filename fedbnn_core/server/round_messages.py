@@ -94,6 +94,6 @@ def refuse_uncodable(method: Method) -> None:
     if config.privacy != "none":
         raise ConfigError(
             f"privacy = {config.privacy!r} needs uplink-bits and downlink-bits "
-            f"{FLOAT_BITS}: a private update is mostly noise, and the error of few "
-            "bits grows with its length; set both to 32, or privacy to 'none'"
+            f"{FLOAT_BITS}: most of what a private client sends is noise, and the "
+            "error of few bits grows with it; choose 32 for both, or privacy 'none'"
         )

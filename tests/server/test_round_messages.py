@@ -26,7 +26,7 @@ def config(data, tmp_path, **settings):
     [
         ({"method": "fedbat"}, "'fedbat' has its own coding.*one of fedavg, fedbnn"),
         ({"method": "fedmud"}, "'fedmud' has its own coding"),
-        ({"privacy": "local"}, "privacy = 'local' needs uplink-bits.*mostly noise"),
+        ({"privacy": "local"}, "privacy = 'local' needs uplink-bits.*is noise"),
     ],
 )
 def test_what_few_bits_exclude_is_an_error_at_the_start(
