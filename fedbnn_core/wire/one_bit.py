@@ -10,8 +10,8 @@ x^ . x = |x|^2 always, and the mean of x^ over the random signs is x but for a s
 1/n; |x^ - x|^2 is about (pi/2 - 1) |x|^2. Two transforms: after one alone a value that
 outweighs its block would come out too small on average.
 
-The sender rounds to fixed-point numbers and the receiver starts from signs, so both
-transform whole numbers, exactly: every machine and BLAS gives the same bits.
+The receiver starts from signs and so transforms whole numbers, exactly: every machine
+and every BLAS reads the same weights.
 """
 
 import math
@@ -27,8 +27,8 @@ from fedbnn_core.wire.hadamard import block_sizes, transform
 
 __all__ = ["OneBit"]
 
-_FIXED_POINT_BITS = 28
-"""2**28 times 4096**2 stays below 2**53: float64 holds all sums exactly."""
+_LEAST_EXPONENT = -126
+"""Of the power of two that a block is divided by: 2**126 is a float32."""
 _AT_ONCE = 1 << 18
 """Values transformed at a time: they stay in a processor's cache."""
 
@@ -48,7 +48,7 @@ class OneBit:
     def encode(self, array: Array, seed: int) -> bytes:
         """Rotate, take signs, and find the scales."""
         padded, parts = _parts(math.prod(array.shape))
-        values = np.zeros(padded, np.float64)
+        values = np.zeros(padded, np.float32)
         values[: array.size] = array.reshape(-1)
         first, second = _rotation(seed, padded)
         scales, signs = [], []
@@ -58,9 +58,8 @@ class OneBit:
             scales.append(scale)
             signs.append(np.packbits(y.reshape(-1) >= 0))
         packed = np.concatenate([*signs, np.empty(0, np.uint8)])
-        scale = np.concatenate([*scales, np.empty(0, np.float64)])
-        with np.errstate(over="ignore"):
-            return scale.astype("<f4").tobytes() + packed.tobytes()
+        scale = np.concatenate([*scales, np.empty(0, np.float32)])
+        return scale.astype("<f4").tobytes() + packed.tobytes()
 
     def decode(self, data: bytes, shape: tuple[int, ...], seed: int) -> Array:
         """Turn the signs back and scale them, float32."""
@@ -108,17 +107,19 @@ def _rotation(seed: int, count: int) -> tuple[Array, Array]:
 
 
 def _rotate(x: Array, first: Array, second: Array) -> tuple[Array, Array]:
-    """Return s and y of every block; s is NaN where x is not finite."""
+    """Return s of every block and a multiple of its y; s is NaN if x is not finite."""
     most = np.abs(x).max(axis=1)
     finite = np.isfinite(most)
-    # most < 2**exponent
-    exponent = np.frexp(np.where(finite, most, 0.0))[1]
-    shift = _FIXED_POINT_BITS - exponent
+    # Divided by a power of two, all values are at most 1: nothing overflows.
+    exponent = np.frexp(np.where(finite, most, 0.0))[1].clip(min=_LEAST_EXPONENT)
     with np.errstate(invalid="ignore"):
-        whole = np.rint(np.ldexp(x, shift[:, None]))
-    whole[~finite] = 0.0
-    y = transform(transform(whole * first.reshape(x.shape)) * second.reshape(x.shape))
+        part = x * np.ldexp(np.float32(1), -exponent)[:, None]
+    part[~finite] = 0.0
+    squares = np.square(part).sum(axis=1)
+    part *= first.reshape(x.shape)
+    y = transform(part)
+    y *= second.reshape(x.shape)
+    y = transform(y)
     lengths = np.abs(y).sum(axis=1)
-    squares = np.square(whole).sum(axis=1)
-    scales = np.divide(squares, lengths, out=np.zeros(len(x)), where=lengths > 0)
-    return np.where(finite, np.ldexp(scales, -shift), np.nan), y
+    scales = np.divide(squares, lengths, out=np.zeros_like(lengths), where=lengths > 0)
+    return np.where(finite, np.ldexp(scales, exponent), np.float32(np.nan)), y
