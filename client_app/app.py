@@ -108,12 +108,12 @@ def train(message: Message, context: Context) -> Message:
     from client_app.local_round import LocalRound
 
     order = TrainOrder.from_record(message.content.config_records[TrainOrder.RECORD])
-    broadcast = {
+    sent = {
         name: array.numpy()
         for name, array in message.content.array_records[ARRAYS].items()
     }
     config = _run_config(context, order.run_config)
-    local = LocalRound(config, context.node_config, order, broadcast)
+    local = LocalRound(config, context.node_config, order, sent)
     started = time.monotonic()
     update, num_examples = local.train()
     if "device-name" in context.node_config:
@@ -130,7 +130,11 @@ def train(message: Message, context: Context) -> Message:
         from client_app.private_round import private_arrays
 
         arrays = private_arrays(
-            update.arrays, broadcast, local.config, message=message, context=context
+            update.arrays,
+            local.broadcast,
+            local.config,
+            message=message,
+            context=context,
         )
         update, num_examples = local.publish(arrays)
     metrics = ReplyMetrics(
@@ -142,7 +146,7 @@ def train(message: Message, context: Context) -> Message:
     )
     records = RecordDict(
         {
-            ARRAYS: _to_record(update.arrays),
+            ARRAYS: _to_record(local.coded(update.arrays)),
             ROTATIONS: _to_record(update.rotations),
             METRICS: MetricRecord(metrics.to_record()),
         }

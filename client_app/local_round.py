@@ -51,7 +51,7 @@ class LocalRound:
         its own images as ``data``, of its datasets as ``data-dir``, and its
         ``device`` and ``client-threads``.
     order : the server's order.
-    broadcast : the server's arrays.
+    sent : the server's arrays as they came.
     """
 
     def __init__(
@@ -59,14 +59,15 @@ class LocalRound:
         run_config: Mapping[str, Any],
         node_config: Mapping[str, Any],
         order: TrainOrder,
-        broadcast: Arrays,
+        sent: Arrays,
     ) -> None:
         local = {k: node_config[k] for k in _LOCAL_KEYS if k in node_config}
         key = tuple(sorted({**run_config, **local}.items()))
         own = own_data_path(node_config)
         task = order.task if own else ""
         self.config, self._method, self._model, dataset = _prepare(key, own, task)
-        self.broadcast = broadcast
+        self.broadcast = self._method.wire.read_order(sent, order.round_index)
+        """The state that this client starts from."""
         partition_id = int(node_config["partition-id"])
         if own:
             indices = np.arange(len(dataset.y_train))
@@ -101,6 +102,15 @@ class LocalRound:
             update = ClientUpdate(arrays=self.broadcast, rotations={}, loss=None)
         return update, len(self._data)
 
+    def coded(self, arrays: Arrays) -> Arrays:
+        """Return an update's arrays as they travel."""
+        return self._method.wire.reply(
+            arrays,
+            self.broadcast,
+            round_index=self._task.round_index,
+            client=self._task.partition_id,
+        )
+
     def publish(self, arrays: Arrays) -> tuple[ClientUpdate, int]:
         """Return an update that holds nothing but private arrays and what they tell.
 
@@ -117,10 +127,10 @@ def run_local_round(
     run_config: Mapping[str, Any],
     node_config: Mapping[str, Any],
     order: TrainOrder,
-    broadcast: Arrays,
+    sent: Arrays,
 ) -> tuple[ClientUpdate, int]:
     """Train this node's partition; return the update and its number of examples."""
-    return LocalRound(run_config, node_config, order, broadcast).train()
+    return LocalRound(run_config, node_config, order, sent).train()
 
 
 @lru_cache(maxsize=1)
@@ -141,6 +151,8 @@ def _prepare(
     choice = explain_device(config.device)
     level = WARNING if choice.lies_idle else DEBUG
     log(level, "This client trains on %s: %s", choice.device, choice.reason)
+    # The wire first: it shares the network's construction.
+    _ = method.wire
     model = method.new_model().to(choice.device)
     if config.compile:
         compile_steps(model)

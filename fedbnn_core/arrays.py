@@ -1,17 +1,45 @@
 """Arrays by name: a network's state, an update, a reply, and their file format."""
 
+import io
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from fedbnn_core.errors import RunError
 
-__all__ = ["Array", "Arrays", "from_safetensors", "to_safetensors"]
+__all__ = [
+    "Array",
+    "Arrays",
+    "from_safetensors",
+    "npy_bytes",
+    "shape_only",
+    "shapes_of",
+    "to_safetensors",
+]
 
 Array = NDArray[Any]
 Arrays = dict[str, Array]
+
+
+def shape_only(shape: tuple[int, ...], dtype: DTypeLike) -> Array:
+    """Return a read-only array that has a shape, a type and no memory of its own."""
+    return np.broadcast_to(np.zeros((), dtype), shape)
+
+
+def shapes_of(arrays: Mapping[str, Array]) -> Arrays:
+    """Return `shape_only` arrays like the given ones."""
+    return {name: shape_only(a.shape, a.dtype) for name, a in arrays.items()}
+
+
+def npy_bytes(array: Array) -> int:
+    """Return the size of an array as an npy file, the form in which Flower sends it."""
+    file = io.BytesIO()
+    described = {"descr": array.dtype.str, "fortran_order": False, "shape": array.shape}
+    np.lib.format.write_array_header_1_0(file, described)
+    return file.tell() + array.nbytes
 
 
 def to_safetensors(arrays: Arrays, metadata: dict[str, str] | None = None) -> bytes:

@@ -6,6 +6,7 @@ from importlib.util import find_spec
 __all__ = [
     "ACTIVATIONS",
     "AGGREGATIONS",
+    "DOWNLINK_BITS",
     "GRADIENT_BITS",
     "LR_SCHEDULES",
     "MODELS",
@@ -15,6 +16,7 @@ __all__ = [
     "ROTATION_STARTS",
     "SERVED_STATISTICS",
     "TRACKERS",
+    "UPLINK_BITS",
     "method_names",
 ]
 
@@ -36,6 +38,8 @@ AGGREGATIONS = ("server", "client")
 ACTIVATIONS = ("static", "per-sample")
 GRADIENT_BITS = (32, 8, 6, 4)
 LR_SCHEDULES = ("halve", "linear", "cosine")
+UPLINK_BITS = (32, 16, 8, 1)
+DOWNLINK_BITS = (32, 16, 8, 4)
 ROTATION_STARTS = ("identity", "haar")
 SERVED_STATISTICS = ("clients", "server")
 PARTITION_SCHEMES = ("iid", "dirichlet", "label-fraction", "natural")

@@ -14,6 +14,7 @@ from typing import Any
 from fedbnn_core.choices import (
     ACTIVATIONS,
     AGGREGATIONS,
+    DOWNLINK_BITS,
     GRADIENT_BITS,
     LR_SCHEDULES,
     MODELS,
@@ -23,6 +24,7 @@ from fedbnn_core.choices import (
     ROTATION_STARTS,
     SERVED_STATISTICS,
     TRACKERS,
+    UPLINK_BITS,
     method_names,
 )
 from fedbnn_core.config_defaults import Value, default_file, default_mapping
@@ -145,6 +147,11 @@ class RunConfig:
     """CNN4: pool before batch normalisation."""
     float_first: bool
     """CNN4: keep the first convolution in float."""
+
+    uplink_bits: int = _choice(*UPLINK_BITS)
+    """FedBNN, FedAvg: bits per weight from a client; below 32 it sends no rotations."""
+    downlink_bits: int = _choice(*DOWNLINK_BITS)
+    """FedBNN, FedAvg: bits per weight to a client; the server keeps floats."""
 
     fedbat_rho: float = _within(0.0, 100.0)
     """FedBAT: how fast the step sizes learn; 0 freezes them."""
@@ -290,10 +297,8 @@ def _check_value(name: str, value: Any, rules: Mapping[str, Any]) -> None:
     key = name.replace("_", "-")
     choices = rules.get("choices")
     if choices is not None and value not in choices:
-        raise ConfigError(
-            f"config key {key!r} must be one of {', '.join(map(str, choices))}; "
-            f"got {value!r}"
-        )
+        listed = ", ".join(map(str, choices))
+        raise ConfigError(f"config key {key!r} must be one of {listed}; got {value!r}")
     if "range" in rules:
         low, high = rules["range"]
         # Written so that NaN fails.

@@ -12,6 +12,7 @@ __all__ = [
     "FormatError",
     "ReplyError",
     "RunError",
+    "WireError",
     "printable",
 ]
 
@@ -87,3 +88,7 @@ class ReplyError(FedBNNError):
 
 class RunError(FedBNNError):
     """A run cannot start or go on."""
+
+
+class WireError(FedBNNError):
+    """A coded message is not what the sender of this place in a run can have sent."""

@@ -68,7 +68,7 @@ def _run(grid: Grid, context: Context) -> None:
     run = open_run(config, roster.num_partitions, dataset=dataset)
     strategy = FedBNNStrategy(run, roster)
     try:
-        strategy.start(grid, to_record(run.broadcast), config.num_server_rounds)
+        strategy.start(grid, to_record(run.messages.order()), config.num_server_rounds)
     except RunError as error:
         # A full disk may refuse this, too; the checkpoints are there all the same.
         with contextlib.suppress(RunError):

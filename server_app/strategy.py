@@ -45,15 +45,15 @@ _REPLY_RECORDS = {
 class FedBNNStrategy(Strategy):
     """Run the rounds of a `ServerRun` over Flower's grid.
 
-    Weights travel in the record ``arrays``, R1 and R2 in ``rotations``. Evaluation
+    Weights travel in the record ``arrays``, coded if the config says so, R1 and R2 in
+    ``rotations``. Evaluation
     happens on the server, so no evaluation messages are sent.
     """
 
     def __init__(self, run: ServerRun, roster: Roster) -> None:
         self.run = run
         self.roster = roster
-        rules = run.context.rules
-        self._exchange = Exchange(Limits.of_arrays({**rules.arrays, **rules.rotations}))
+        self._exchange = Exchange(Limits.of_arrays(run.context.rules.travelling))
         self._attempt: RoundAttempt | None = None
         """The attempt under way at the current round."""
         self._bytes_down = 0
@@ -90,7 +90,7 @@ class FedBNNStrategy(Strategy):
         order = TrainOrder(
             round_index=server_round - 1,
             num_rounds=self.run.config.num_server_rounds,
-            partition_file=str(self.run.partition_file),
+            partition_file=str(self.run.context.partition_file),
             num_partitions=self.run.context.num_partitions,
             task=self.roster.task,
             # Clients see the config of this `flwr run`; the stored one holds.
@@ -151,7 +151,7 @@ class FedBNNStrategy(Strategy):
             return None
         self._recent = [*self._recent, metrics][-RECENT_ROUNDS:]
         log(INFO, "%s", round_line(self._recent))
-        return to_record(self.run.broadcast)
+        return to_record(self.run.messages.order())
 
     def _read(self, server_round: int, partition: int, reply: Answer) -> Reply:
         """Return the validated reply, or raise `ReplyError` with the reason."""
@@ -170,6 +170,7 @@ class FedBNNStrategy(Strategy):
             broadcast=self.run.broadcast,
             round_index=server_round - 1,
             partition_id=partition,
+            read=partial(self.run.messages.read, client=partition),
         )
 
     def configure_evaluate(

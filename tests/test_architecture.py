@@ -11,9 +11,9 @@ ROOT = Path(__file__).parent.parent
 CORE = ROOT / "fedbnn_core"
 # Each package imports only packages above it in this list.
 PACKAGES = (
-    *("binary", "networks", "data", "training", "aggregation", "methods", "packed"),
-    *("export", "runs", "fleet", "flower", "reporting", "experiments", "speed"),
-    *("server", "cli"),
+    *("binary", "networks", "data", "training", "aggregation", "wire", "methods"),
+    *("packed", "export", "runs", "fleet", "flower", "reporting", "experiments"),
+    *("speed", "server", "cli"),
 )
 MODULES = sorted(
     path

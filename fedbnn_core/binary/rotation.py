@@ -22,6 +22,7 @@ __all__ = [
     "angular_cosine",
     "common_start",
     "factor_pair",
+    "learn_anew",
     "learn_rotation",
     "learn_rotations",
     "orthogonality_error",
@@ -107,6 +108,28 @@ def learn_rotation(
     iterations : number of iterations; 0 returns ``rotation``.
     """
     return learn_rotations([(weights, rotation)], iterations=iterations)[0]
+
+
+@torch.no_grad()
+def learn_anew(
+    weights: Tensor, *, start: str, seed: Sequence[int], iterations: int, times: int
+) -> Rotation:
+    """Return (R1, R2) as epochs would learn them on weights that do not change.
+
+    Parameters
+    ----------
+    weights : standardized fused weights (filters, ...), of one client.
+    start, seed : of `common_start`. Weights that no rotation can be learnt of, because
+        they overflow, keep it.
+    iterations : of each epoch.
+    times : how many epochs.
+    """
+    rotation = common_start(weights[0].numel(), start=start, seed=seed)
+    if weights[0].numel() == 1 or not weights.isfinite().all():
+        return rotation
+    for _ in range(times):
+        rotation = learn_rotation(weights, rotation, iterations=iterations)
+    return rotation
 
 
 @torch.no_grad()

@@ -26,21 +26,30 @@ def compare(
     csv: Annotated[
         Path | None, typer.Option(help="Also write the figures to this CSV file.")
     ] = None,
+    target: Annotated[
+        float | None,
+        typer.Option(
+            min=0.0,
+            max=100.0,
+            help="Validation accuracy in percent to tell the traffic to; by default "
+            "the highest one that all runs have reached.",
+        ),
+    ] = None,
 ) -> None:
     """Compare accuracy, traffic, FLOPs, memory and time of finished runs."""
     from fedbnn_core.reporting.comparison import as_csv, different_data, read_run
 
     if len(runs) < 2:
         raise ConfigError(f"name two or more run directories, got {len(runs)}")
-    for target in (plot, csv):
-        if target is not None and not target.parent.is_dir():
+    for place in (plot, csv):
+        if place is not None and not place.parent.is_dir():
             raise ConfigError(
-                f"cannot write {target}: there is no folder {target.parent}; make it "
+                f"cannot write {place}: there is no folder {place.parent}; make it "
                 "or choose another"
             )
     figures = [read_run(path.expanduser()) for path in runs]
     console = Console(highlight=False)
-    console.print(comparison_table(figures))
+    console.print(comparison_table(figures, None if target is None else target / 100))
     if differences := different_data(figures):
         console.print(
             f"Warning: the runs differ in {', '.join(differences)}, so the gaps are "
@@ -52,7 +61,9 @@ def compare(
         "(two standard errors). Runs with other seeds differ by more than that.\n"
         "paper: convolutions only, binary ones / 58; memory of a 1-bit network / 32.\n"
         "measured: the packed file of a 1-bit network, float32 weights of another.\n"
-        "nominal: trained numbers only. Traffic is that of all rounds and clients."
+        "nominal: trained numbers only. Traffic is that of all rounds and clients;\n"
+        "bits / weight are those of one message, everything in it included. MB to an\n"
+        "accuracy: up and down until a round reached it on the validation half."
     )
     if csv is not None:
         csv.write_text(as_csv(figures), encoding="utf-8")
@@ -60,9 +71,20 @@ def compare(
     console.print(f"Plot: {escape(printable(str(plot)))}", soft_wrap=True)
 
 
-def comparison_table(runs: "Sequence[RunFigures]") -> Table:
-    """Return the table: one column per run, one line per figure."""
-    from fedbnn_core.reporting.comparison import gaps
+def comparison_table(
+    runs: "Sequence[RunFigures]", target: float | None = None
+) -> Table:
+    """Return the table: one column per run, one line per figure.
+
+    Parameters
+    ----------
+    runs : what is compared.
+    target : validation accuracy, 0 to 1; None: the highest that all have reached.
+    """
+    from fedbnn_core.reporting.comparison import bytes_to, common_target, gaps
+
+    if target is None:
+        target = common_target(runs)
 
     table = Table(box=SIMPLE_HEAD)
     table.add_column("", no_wrap=True)
@@ -80,6 +102,9 @@ def comparison_table(runs: "Sequence[RunFigures]") -> Table:
         "  nominal": [f"{run.bytes_up_nominal / 1e6:.2f}" for run in runs],
         "MB down": [f"{run.bytes_down / 1e6:.2f}" for run in runs],
         "  nominal ": [f"{run.bytes_down_nominal / 1e6:.2f}" for run in runs],
+        "bits / weight up": [_decimals(run.bits_up) for run in runs],
+        "  down": [_decimals(run.bits_down) for run in runs],
+        f"MB to {100 * target:.2f} %": [_megabytes(bytes_to(r, target)) for r in runs],
         "FLOPs, paper": [f"{run.flops:.3g}" for run in runs],
         "  float left": [f"{run.float_flops:.3g}" for run in runs],
         "  + 1-bit": [f"{run.one_bit_ops:.3g}" for run in runs],
@@ -91,6 +116,14 @@ def comparison_table(runs: "Sequence[RunFigures]") -> Table:
     for name, cells in lines.items():
         table.add_row(name, *(escape(printable(cell)) for cell in cells))
     return table
+
+
+def _decimals(value: float | None) -> str:
+    return "not noted" if value is None else f"{value:.2f}"
+
+
+def _megabytes(size: int | None) -> str:
+    return "not reached" if size is None else f"{size / 1e6:.2f}"
 
 
 def _binarized(run: "RunFigures") -> str:

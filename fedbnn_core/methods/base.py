@@ -12,16 +12,17 @@ from fedbnn_core.aggregation.mean import ReplyArrays
 from fedbnn_core.aggregation.norms import update_norm
 from fedbnn_core.aggregation.robust import aggregation_rule
 from fedbnn_core.aggregation.threads import map_in_threads
-from fedbnn_core.arrays import Array, Arrays
+from fedbnn_core.arrays import Array, Arrays, npy_bytes, shapes_of
 from fedbnn_core.binary.options import BinaryOptions
 from fedbnn_core.binary.post_training import binarize_float_model
 from fedbnn_core.config import RunConfig
 from fedbnn_core.data.batches import ClientData
-from fedbnn_core.methods.template import PerClientBytes, Template, shapes_of
+from fedbnn_core.methods.template import PerClientBytes, Template
 from fedbnn_core.networks import ModelSpec, build_model
 from fedbnn_core.networks.state import state_arrays
 from fedbnn_core.seeding import derive_seed
 from fedbnn_core.training.local import LocalTask, prefer_channels_last
+from fedbnn_core.wire.run_wire import FLOAT_BITS, RunWire
 
 __all__ = [
     "ClientUpdate",
@@ -133,12 +134,52 @@ class Method(ABC):
         network : that of `initial_model`; it must stay as it is.
         """
         state = state_arrays(network)
-        trained = 4 * sum(p.numel() for p in network.parameters())
+        trained = sum(p.numel() for p in network.parameters())
         return Template(
             broadcast=state,
             reply=shapes_of(state),
-            nominal_bytes=PerClientBytes(up=trained, down=trained),
+            nominal_bytes=PerClientBytes(up=4 * trained, down=4 * trained),
+            parameters=trained,
         )
+
+    @cached_property
+    def wire(self) -> RunWire:
+        """How the messages are coded; with 32 bits both ways they are not.
+
+        Who needs it and a network asks for it first: both share one network.
+        """
+        up, down = self.config.uplink_bits, self.config.downlink_bits
+        is_coded = min(up, down) < FLOAT_BITS
+        return RunWire(
+            self.template.broadcast if is_coded else {},
+            seed=self.config.seed,
+            uplink_bits=up,
+            downlink_bits=down,
+        )
+
+    @cached_property
+    def message_bytes(self) -> PerClientBytes:
+        """The arrays of one client's messages as they travel, headers included."""
+        template, wire = self.template, self.wire
+        up = {**(wire.reply_arrays or template.reply), **template.rotations}
+        down = wire.order_arrays or template.broadcast
+        return PerClientBytes(
+            up=sum(map(npy_bytes, up.values())),
+            down=sum(map(npy_bytes, down.values())),
+        )
+
+    @cached_property
+    def nominal_bytes(self) -> PerClientBytes:
+        """The traffic as papers count it; what is coded counts in full."""
+        nominal, wire = self.template.nominal_bytes, self.wire
+        up, down = (
+            full if sent is None else sum(array.nbytes for array in sent.values())
+            for full, sent in (
+                (nominal.up, wire.reply_arrays),
+                (nominal.down, wire.order_arrays),
+            )
+        )
+        return PerClientBytes(up=up, down=down)
 
     def initial_model(self) -> nn.Module:
         """Return the network of `spec` with the run's initial weights.

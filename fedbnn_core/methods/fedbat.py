@@ -17,21 +17,19 @@ from fedbnn_core.aggregation.mean import ReplyArrays, normalized_weights
 from fedbnn_core.aggregation.norms import update_norm
 from fedbnn_core.arrays import Arrays
 from fedbnn_core.data.batches import ClientData, batch_sizes
-from fedbnn_core.errors import ReplyError
+from fedbnn_core.errors import ReplyError, WireError
 from fedbnn_core.methods.base import (
     ClientUpdate,
     FloatMethod,
     RoundResult,
 )
-from fedbnn_core.methods.template import PerClientBytes, Template, shape_only
+from fedbnn_core.methods.template import PerClientBytes, Template
 from fedbnn_core.seeding import derive_seed
 from fedbnn_core.training.local import LocalTask, train_locally
 from fedbnn_core.training.sign_update import (
     MAX_STEP_SIZE,
     MIN_STEP_SIZE,
     BinaryUpdate,
-    pack_signs,
-    unpack_update,
 )
 from fedbnn_core.training.weight_update import (
     attach_updates,
@@ -40,11 +38,9 @@ from fedbnn_core.training.weight_update import (
     other_arrays,
     weight_layers,
 )
+from fedbnn_core.wire.signs import STEP_SIZES, SignCodec
 
 __all__ = ["METHOD", "FedBAT"]
-
-STEP_SIZES = "step-sizes"
-"""Key of the layers' alphas in a reply, float32 (layers,), in model order."""
 
 
 class FedBAT(FloatMethod):
@@ -64,19 +60,20 @@ class FedBAT(FloatMethod):
         Nominally 1 bit per weight, 4 bytes per step size and other trained number.
         """
         template = super().describe(network)
-        reply = dict(template.reply)
         layers = [f"{name}.weight" for name in weight_layers(network)]
-        sizes = [reply.pop(name).size for name in layers]
-        for name, size in zip(layers, sizes, strict=True):
-            reply[_signs_key(name)] = shape_only(((size + 7) // 8,), np.uint8)
-        reply[STEP_SIZES] = shape_only((len(layers),), np.float32)
-        full, weights = template.nominal_bytes, sum(sizes)
+        weights = sum(template.reply[name].size for name in layers)
+        full = template.nominal_bytes
         up = full.up - 4 * weights + (weights + 7) // 8 + 4 * len(layers)
         nominal = PerClientBytes(up=up, down=full.down)
-        return replace(template, reply=reply, nominal_bytes=nominal)
+        codec = SignCodec(template.reply, layers)
+        return replace(template, reply=codec.sent, nominal_bytes=nominal)
 
     def update_norm(self, arrays: Arrays, broadcast: Arrays) -> float:
-        """Count alpha sqrt(N) for a layer of N signs; refuse an alpha out of range."""
+        """Count alpha sqrt(N) for a layer of N signs; refuse what no client sends."""
+        try:
+            self._codec.check(arrays)
+        except WireError as error:
+            raise ReplyError(str(error)) from error
         alphas = arrays[STEP_SIZES]
         low, high = np.float32(MIN_STEP_SIZE), np.float32(MAX_STEP_SIZE)
         if alphas.min() < low or alphas.max() > high:
@@ -87,7 +84,7 @@ class FedBAT(FloatMethod):
         others = {name: array for name, array in arrays.items() if name in broadcast}
         squares = (
             float(alphas[index]) ** 2 * broadcast[name].size
-            for name, index in self._positions.items()
+            for name, index in self._codec.positions.items()
         )
         return math.hypot(update_norm(others, broadcast), math.sqrt(sum(squares)))
 
@@ -121,39 +118,35 @@ class FedBAT(FloatMethod):
         """Add the mean of the decoded updates to the weights, average all else."""
         weights = normalized_weights(replies)
         step_sizes = [reply.array(STEP_SIZES) for reply in replies]
+        codec = self._codec
         state = {}
         for name, w in broadcast.items():
-            index = self._positions.get(name)
-            if index is None:
+            if name not in codec.positions:
                 arrays = (reply.array(name) for reply in replies)
                 state[name] = self.rule(arrays, weights)
                 continue
             updates = (
-                unpack_update(reply.array(_signs_key(name)), alphas[index], w.shape)
+                codec.update(name, reply.array(codec.signs(name)), alphas)
                 for reply, alphas in zip(replies, step_sizes, strict=True)
             )
             state[name] = w + self.rule(updates, weights)
         return RoundResult(broadcast=state, candidates={"float": state})
 
     @cached_property
-    def _positions(self) -> dict[str, int]:
-        """Return the place of each binarized weight in `STEP_SIZES`."""
-        sent = self.template.reply
-        signed = [n for n in self.template.broadcast if _signs_key(n) in sent]
-        return {name: index for index, name in enumerate(signed)}
+    def _codec(self) -> SignCodec:
+        """How a reply travels."""
+        start, sent = self.template.broadcast, self.template.reply
+        return SignCodec(start, [name for name in start if name not in sent])
 
 
 def _encode(model: nn.Module) -> Arrays:
-    arrays, step_sizes = other_arrays(model), []
+    """Return a reply: the signs of one more draw, and all else as it is."""
+    arrays, weights = other_arrays(model), []
     for name, update in attached_updates(model, BinaryUpdate).items():
         positive, alpha = update.draw()
-        arrays[_signs_key(f"{name}.weight")] = pack_signs(positive)
-        step_sizes.append(alpha)
-    return arrays | {STEP_SIZES: np.array(step_sizes, np.float32)}
-
-
-def _signs_key(weight_name: str) -> str:
-    return f"{weight_name}.signs"
+        weights.append(f"{name}.weight")
+        arrays[weights[-1]] = np.where(positive, alpha, -alpha)
+    return SignCodec(arrays, weights).encode(arrays)
 
 
 METHOD = FedBAT

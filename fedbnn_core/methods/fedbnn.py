@@ -15,8 +15,14 @@ from torch import Tensor, nn
 from fedbnn_core.aggregation.mean import ReplyArrays, mean_array, normalized_weights
 from fedbnn_core.aggregation.rotated_mean import filter_blocks, rotated_mean
 from fedbnn_core.aggregation.threads import map_in_threads
-from fedbnn_core.arrays import Array, Arrays
-from fedbnn_core.binary.mixing import mixed_weight, mixing_scalars, standardize_in_place
+from fedbnn_core.arrays import Array, Arrays, shapes_of
+from fedbnn_core.binary.mixing import (
+    fused_weight,
+    mixed_weight,
+    mixing_scalars,
+    standardize_filters,
+    standardize_in_place,
+)
 from fedbnn_core.binary.model import (
     begin_epoch,
     begin_round,
@@ -24,15 +30,16 @@ from fedbnn_core.binary.model import (
     deployed,
     rotations,
 )
-from fedbnn_core.binary.rotation import Rotation, rotate
+from fedbnn_core.binary.rotation import Rotation, learn_anew, rotate
 from fedbnn_core.binary.surrogate import Sharpness
 from fedbnn_core.config import RunConfig
 from fedbnn_core.data.batches import ClientData
 from fedbnn_core.methods.base import ClientUpdate, LazyStates, Method, RoundResult
-from fedbnn_core.methods.template import PerClientBytes, Template, shapes_of
+from fedbnn_core.methods.template import PerClientBytes, Template
 from fedbnn_core.networks.state import load_arrays, state_arrays
 from fedbnn_core.seeding import derive_seed
 from fedbnn_core.training.local import LocalTask, train_locally
+from fedbnn_core.wire.run_wire import FLOAT_BITS
 
 __all__ = ["METHOD", "FedBNN"]
 
@@ -56,8 +63,13 @@ class FedBNN(Method):
         return deployed(self.new_model())
 
     def describe(self, network: nn.Module) -> Template:
-        """Return the binary net's state both ways, and R1, R2 with a reply."""
+        """Return the binary net's state both ways, and R1, R2 with a float reply.
+
+        At few bits R would be up to a third of it: the server learns R itself.
+        """
         template = super().describe(network)
+        if not self._sends_rotations:
+            return template
         extra = shapes_of(_to_numpy(rotations(network)))
         full = template.nominal_bytes
         up = full.up + 4 * sum(array.size for array in extra.values())
@@ -87,7 +99,7 @@ class FedBNN(Method):
         diagnostics = [layer.diagnostics() for layer in binary_layers(model).values()]
         return ClientUpdate(
             arrays=state_arrays(model),
-            rotations=_to_numpy(rotations(model)),
+            rotations=_to_numpy(rotations(model)) if self._sends_rotations else {},
             loss=loss,
             layer_metrics={
                 "alpha": [d.alpha for d in diagnostics],
@@ -127,7 +139,9 @@ class FedBNN(Method):
         # Only an evaluation needs it: a round without one does not pay for it.
         @cache
         def rotated() -> Arrays:
-            return each_layer(lambda n: self._aggregate_rotated(n, replies, weights))
+            return each_layer(
+                lambda n: self._aggregate_rotated(n, replies, weights, broadcast)
+            )
 
         def of_this_round() -> Arrays:
             if self.config.aggregation == "client":
@@ -173,21 +187,29 @@ class FedBNN(Method):
         """Restore what `server_state` returned."""
         self._served = state
 
+    @property
+    def _sends_rotations(self) -> bool:
+        return self.config.uplink_bits == FLOAT_BITS
+
     @cached_property
     def _layer_names(self) -> list[str]:
-        first = ".r1"
+        scalar = ".omega"
         return [
-            name.removesuffix(first)
-            for name in self.template.rotations
-            if name.endswith(first)
+            name.removesuffix(scalar)
+            for name in self.template.broadcast
+            if name.endswith(scalar)
         ]
 
     def _aggregate_rotated(
-        self, name: str, replies: Sequence[ReplyArrays], weights: Sequence[float]
+        self,
+        name: str,
+        replies: Sequence[ReplyArrays],
+        weights: Sequence[float],
+        broadcast: Arrays,
     ) -> Array:
         """Return a layer's w_R = sum_k p_k rot_k(std(w_k)), or by a robust rule."""
         clients = [reply.array(f"{name}.weight") for reply in replies]
-        pairs = [_rotation(name, reply) for reply in replies]
+        pairs = [self._rotation(name, reply, broadcast) for reply in replies]
         if self.rule is mean_array:
             return rotated_mean(clients, pairs, weights)
         result = np.empty_like(clients[0])
@@ -198,6 +220,27 @@ class FedBNN(Method):
             )
             result[filters] = self.rule(rotated, weights)
         return result
+
+    def _rotation(self, name: str, reply: ReplyArrays, broadcast: Arrays) -> Rotation:
+        """Return a layer's (R1, R2) of a client, sent or learnt from its weights."""
+        if self._sends_rotations:
+            # Copied: a matrix product may round differently where it is not aligned.
+            r1, r2 = (torch.tensor(reply.array(f"{name}.{r}")) for r in ("r1", "r2"))
+            return r1, r2
+        key = f"{name}.weight"
+        config, shape = self.config, broadcast[key].shape
+        fused = fused_weight(
+            torch.tensor(reply.array(key)),
+            torch.tensor(broadcast[key]),
+            torch.tensor(self._own_scalars(name, reply)["lambda"]),
+        )
+        return learn_anew(
+            standardize_filters(fused),
+            start=config.rotation_start,
+            seed=(config.seed, *shape),
+            iterations=config.rotation_iterations,
+            times=config.local_epochs,
+        )
 
     def _mix_layer(
         self, w: Array, w_rotated: Array, w_server: Array, scalars: dict[str, float]
@@ -225,14 +268,11 @@ class FedBNN(Method):
         key = f"{name}.weight"
 
         def of_client(reply: ReplyArrays) -> Array:
-            own = {
-                f"{name}.{scalar}": reply.array(f"{name}.{scalar}")
-                for scalar in ("omega", "theta", "gamma")
-            }
-            values = self._scalars(own, name)
+            values = self._own_scalars(name, reply)
+            rotation = self._rotation(name, reply, broadcast)
             mixed: Array = mixed_weight(
                 _standardized(reply.array(key)),
-                rotate(_standardized(reply.array(key)), _rotation(name, reply)),
+                rotate(_standardized(reply.array(key)), rotation),
                 _standardized(broadcast[key]),
                 values["alpha"],
                 values["beta"],
@@ -240,6 +280,10 @@ class FedBNN(Method):
             return mixed
 
         return self.rule((of_client(reply) for reply in replies), weights)
+
+    def _own_scalars(self, name: str, reply: ReplyArrays) -> dict[str, float]:
+        keys = [f"{name}.{scalar}" for scalar in ("omega", "theta", "gamma")]
+        return self._scalars({key: reply.array(key) for key in keys}, name)
 
     def _scalars(self, state: Arrays, name: str) -> dict[str, float]:
         """Return a layer's lambda = sigmoid(omega), alpha = |sin theta|, beta."""
@@ -262,12 +306,6 @@ def _averaged(earlier: Arrays, state: Arrays, share: float) -> Arrays:
         else array
         for name, array in state.items()
     }
-
-
-def _rotation(name: str, reply: ReplyArrays) -> Rotation:
-    # Copied: a matrix product may round differently where a reply is not aligned.
-    r1, r2 = (torch.tensor(reply.array(f"{name}.{r}")) for r in ("r1", "r2"))
-    return r1, r2
 
 
 def _standardized(weights: Array) -> Tensor:

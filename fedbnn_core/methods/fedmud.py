@@ -24,7 +24,7 @@ from fedbnn_core.methods.base import (
     FloatMethod,
     RoundResult,
 )
-from fedbnn_core.methods.template import PerClientBytes, Template, shape_only
+from fedbnn_core.methods.template import PerClientBytes, Template
 from fedbnn_core.seeding import derive_seed
 from fedbnn_core.training.kronecker_update import (
     Blocks,
@@ -40,6 +40,7 @@ from fedbnn_core.training.weight_update import (
     load_frozen,
     other_arrays,
 )
+from fedbnn_core.wire.factors import FactorCodec, factor_keys
 
 __all__ = ["METHOD", "FedMUD"]
 
@@ -74,15 +75,15 @@ class FedMUD(FloatMethod):
         Nominally what is trained, both ways, and a seed down.
         """
         template = super().describe(network)
-        reply, up = dict(template.reply), template.nominal_bytes.up
-        for name, blocks in choose_blocks(network, self.config.fedmud_ratio).items():
-            up += 4 * (blocks.trained - reply.pop(f"{name}.weight").size)
-            for key in _factor_keys(name):
-                reply[key] = shape_only(blocks.factor_shape, np.float32)
+        blocks = choose_blocks(network, self.config.fedmud_ratio)
+        up = template.nominal_bytes.up
+        for name, layer in blocks.items():
+            up += 4 * (layer.trained - template.reply[f"{name}.weight"].size)
         return Template(
             broadcast=self._broadcast(template.broadcast, round_index=0),
-            reply=reply,
+            reply=FactorCodec(template.reply, blocks).sent,
             nominal_bytes=PerClientBytes(up=up, down=up + 8),
+            parameters=template.parameters,
         )
 
     @cached_property
@@ -91,7 +92,7 @@ class FedMUD(FloatMethod):
         sizes = {
             layer: self.template.reply[key].shape
             for name in self.template.broadcast
-            if (key := _factor_keys(layer := name.removesuffix(".weight"))[0])
+            if (key := factor_keys(layer := name.removesuffix(".weight"))[0])
             in self.template.reply
         }
         return {layer: Blocks(count, size) for layer, (count, size, _) in sizes.items()}
@@ -139,7 +140,7 @@ class FedMUD(FloatMethod):
         decomposed = {f"{name}.weight" for name in frozen}
         state, _ = _divide(broadcast, list(frozen))
         sent = [name for name in state if name not in decomposed]
-        sent += [key for name in frozen for key in _factor_keys(name)]
+        sent += [key for name in frozen for key in factor_keys(name)]
         mean = {
             name: self.rule((reply.array(name) for reply in replies), weights)
             for name in sent
@@ -171,11 +172,12 @@ class FedMUD(FloatMethod):
 
 
 def _encode(model: nn.Module) -> Arrays:
-    arrays = other_arrays(model)
+    """Return a reply: the trained factors, and all that is not decomposed."""
+    arrays, blocks = other_arrays(model), {}
     for name, update in attached_updates(model, KroneckerUpdate).items():
-        for key, factor in zip(_factor_keys(name), (update.a, update.b), strict=True):
-            arrays[key] = np.array(factor.detach().cpu().numpy())
-    return arrays
+        pair = torch.stack((update.a, update.b)).detach().cpu().numpy()
+        arrays[f"{name}.weight"], blocks[name] = pair, update.blocks
+    return FactorCodec(arrays, blocks).encode(arrays)
 
 
 def _divide(
@@ -185,15 +187,11 @@ def _divide(
     own, factors = dict(arrays), {}
     own.pop(CLOCK, None)
     for name in layers:
-        a, b = _factor_keys(name)
+        a, b = factor_keys(name)
         if a in own:
             pair = (np.array(own.pop(a)), np.array(own.pop(b)))
             factors[name] = (torch.from_numpy(pair[0]), torch.from_numpy(pair[1]))
     return own, factors
-
-
-def _factor_keys(layer: str) -> tuple[str, str]:
-    return f"{layer}.factor-a", f"{layer}.factor-b"
 
 
 METHOD = FedMUD

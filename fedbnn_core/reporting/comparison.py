@@ -14,7 +14,15 @@ from fedbnn_core.networks.complexity import Complexity, complexity_of
 from fedbnn_core.runs.directory import RunDirectory
 from fedbnn_core.runs.metrics import Summary
 
-__all__ = ["RunFigures", "as_csv", "different_data", "gaps", "read_run"]
+__all__ = [
+    "RunFigures",
+    "as_csv",
+    "bytes_to",
+    "common_target",
+    "different_data",
+    "gaps",
+    "read_run",
+]
 
 
 @dataclass(frozen=True)
@@ -41,6 +49,9 @@ class RunFigures:
     bytes_up_nominal: int
     bytes_down: int
     bytes_down_nominal: int
+    bits_up: float | None
+    """Of one client's message per trained number; None if the run did not note it."""
+    bits_down: float | None
     flops: float
     """By the paper's rules: convolutions only, binary ones / 58."""
     float_flops: int
@@ -105,6 +116,8 @@ def read_run(path: Path) -> RunFigures:
         bytes_up_nominal=sum(metrics.bytes_up_nominal or 0 for metrics in rounds),
         bytes_down=sum(metrics.bytes_down for metrics in rounds),
         bytes_down_nominal=sum(metrics.bytes_down_nominal or 0 for metrics in rounds),
+        bits_up=rounds[-1].bits_up if rounds else None,
+        bits_down=rounds[-1].bits_down if rounds else None,
         flops=cost.flops_fedbnn_paper if binary else cost.flops_real,
         float_flops=cost.flops_left if binary else cost.flops_real + cost.flops_head,
         one_bit_ops=cost.binary_ops if binary else 0,
@@ -121,6 +134,22 @@ def read_run(path: Path) -> RunFigures:
         val_accuracy=tuple(accuracies),
         total_bytes=tuple(totals),
     )
+
+
+def common_target(runs: Sequence[RunFigures]) -> float:
+    """Return the highest validation accuracy that every run has reached."""
+    return min(max(run.val_accuracy, default=0.0) for run in runs)
+
+
+def bytes_to(run: RunFigures, target: float) -> int | None:
+    """Return the bytes up and down until a validation accuracy was reached.
+
+    Only evaluated rounds count; None if none of them reached it.
+    """
+    for accuracy, total in zip(run.val_accuracy, run.total_bytes, strict=True):
+        if accuracy >= target:
+            return total
+    return None
 
 
 def gaps(runs: Sequence[RunFigures]) -> list[tuple[float, float]]:

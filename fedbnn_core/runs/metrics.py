@@ -112,6 +112,9 @@ class RoundMetrics:
     bytes_up_nominal: int | None = None
     """As papers count: trained numbers of the replies that count, 4 bytes each."""
     bytes_down_nominal: int | None = None
+    bits_up: float | None = None
+    """Of one client's message as it travels, per trained number of the network."""
+    bits_down: float | None = None
     quarantined: Sequence[int] = ()
     trimmed: int | None = None
     """Values cut at each end, with the trimmed mean."""
@@ -139,7 +142,7 @@ class RoundMetrics:
             value = getattr(self, key)
             if key == "scores":
                 content |= value
-            elif key in ("trimmed", "epsilon"):
+            elif key in ("bits_up", "bits_down", "trimmed", "epsilon"):
                 content |= {} if value is None else {key: value}
             elif key in ("rejected", "failed_attempts"):
                 content[key] = [part.to_json() for part in value]

@@ -80,9 +80,9 @@ class LocalFederation:
         holds the metrics and the models.
     settings : other config keys, with underscores: ``clients_per_round=5``.
 
-    Nothing travels, so ``bytes_up`` and ``bytes_down`` of the metrics are 0; the
-    nominal bytes say what papers count. Private updates (``privacy="local"``) are made
-    by Flower's client app only.
+    Nothing travels: ``bytes_up`` and ``bytes_down`` of the metrics are what the same
+    messages would have between hosts. Private updates (``privacy="local"``) are made by
+    Flower's client app only.
 
     Examples
     --------
@@ -220,7 +220,7 @@ class LocalClients:
         try:
             with _threads(config.client_threads):
                 update = context.method.train(
-                    self._model, self.run.broadcast, data, task
+                    self._model, self.run.messages.received(), data, task
                 )
         except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]
             raise ReplyError(f"its weights have diverged: {error}") from error
@@ -233,14 +233,23 @@ class LocalClients:
         )
 
     def validated(self, reply: Reply) -> Reply:
-        """Return a reply with its update's norm; raise `ReplyError` if it is bad."""
+        """Send a reply and read it again; raise `ReplyError` if it is bad.
+
+        What comes back is what the server would read, with the update's norm.
+        """
         rules = self.run.rules_for(reply.partition_id)
         turned = {n: a for n, a in reply.arrays.items() if n in rules.rotations}
         trained = {n: a for n, a in reply.arrays.items() if n not in turned}
-        norm = validate_arrays(
-            rules, trained, turned, reply.num_examples, self.run.broadcast
+        run, client = self.run, reply.partition_id
+        sent = run.context.method.wire.reply(
+            trained,
+            run.messages.received(),
+            round_index=run.rounds_done,
+            client=client,
         )
-        return replace(reply, update_norm=norm)
+        read = run.messages.read(sent, client)
+        norm = validate_arrays(rules, read, turned, reply.num_examples, run.broadcast)
+        return replace(reply, arrays=read | turned, update_norm=norm)
 
 
 def run_round(
@@ -262,11 +271,18 @@ def run_round(
         None if too few replies could be used.
     """
     with run.begin_attempt(clients.ids) as attempt:
+        came = 0
         for client in attempt.asked:
             attempt.take(client, partial(_reply, clients, client, change))
+            came += 1
             if attempt.is_full:
                 break
-        return run.end_attempt(attempt)
+        one = run.context.method.message_bytes
+        return run.end_attempt(
+            attempt,
+            bytes_up=one.up * came,
+            bytes_down=one.down * len(attempt.asked),
+        )
 
 
 def _reply(

@@ -27,6 +27,7 @@ from fedbnn_core.server.finishing import BEST, SUFFIX, write_best
 from fedbnn_core.server.privacy import create_accountant
 from fedbnn_core.server.quarantine import Quarantine
 from fedbnn_core.server.reply_store import DEFAULT_BUDGET_BYTES, SPILL_PREFIX
+from fedbnn_core.server.round_messages import refuse_uncodable
 from fedbnn_core.server.run import ServerRun
 from fedbnn_core.server.state import ServerState
 from fedbnn_core.server.validation import ReplyRules
@@ -69,6 +70,7 @@ def open_run(
         dataset = load_run_dataset(config)
     method = create_method(config, dataset.input_shape, dataset.num_classes)
     refuse_unclippable(config, method)
+    refuse_uncodable(method)
     # Before the evaluation, which takes over the network that it is read from.
     template = method.template
     partition = run_partition(config, dataset, num_partitions)
@@ -87,6 +89,7 @@ def open_run(
         rules=ReplyRules(
             arrays=template.reply,
             rotations=template.rotations,
+            sent=method.wire.reply_arrays,
             max_update_norm=config.max_update_norm,
             measure_update=method.update_norm,
         ),

@@ -4,7 +4,6 @@ import logging
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 
 from fedbnn_core.aggregation.robust import planned_trim, possible_trim
 from fedbnn_core.arrays import Arrays
@@ -22,6 +21,7 @@ from fedbnn_core.server.evaluation import BestModel, RunEvaluation
 from fedbnn_core.server.finishing import finish_run, write_best
 from fedbnn_core.server.record import RoundRecord, layer_metrics, weighted_mean
 from fedbnn_core.server.reply import Reply, clip_replies
+from fedbnn_core.server.round_messages import RoundMessages
 from fedbnn_core.server.sampling import sample_clients
 from fedbnn_core.server.state import ServerState
 from fedbnn_core.server.validation import ReplyRules
@@ -35,7 +35,8 @@ class ServerRun:
     """One federated run as the server sees it; `opening.open_run` makes it.
 
     A round is one or more attempts: `begin_attempt` draws the clients, the caller sends
-    them `broadcast` and gives their replies to the attempt, `end_attempt` aggregates.
+    them `messages.order` and gives their replies to the attempt, `end_attempt`
+    aggregates.
 
     Parameters
     ----------
@@ -63,7 +64,8 @@ class ServerRun:
         self._checkpoints = checkpoints
         self._evaluation = evaluation
         self._trackers = trackers
-        self._nominal = context.method.template.nominal_bytes
+        self._nominal = context.method.nominal_bytes
+        self.messages = RoundMessages(context.method, state)
         self._own_examples: Mapping[int, int] = {}
         self._tried: set[int] = set()
         """Clients asked in earlier attempts at the current round."""
@@ -80,13 +82,8 @@ class ServerRun:
         return self.context.directory
 
     @property
-    def partition_file(self) -> Path:
-        """Where it is written who holds which sample."""
-        return self.context.partition_file
-
-    @property
     def broadcast(self) -> Arrays:
-        """The state that the next round's clients get."""
+        """The state that the next round starts from; `messages` says what is sent."""
         return self._state.broadcast
 
     @property
@@ -246,6 +243,7 @@ class ServerRun:
             layers=layer_metrics(result.layers, replies),
             update_norm=weighted_mean(replies, lambda reply: reply.update_norm),
             **record.participation(replies, self._nominal, self._failed_attempts),
+            **self.messages.bits_per_weight(),
             quarantined=sorted(caught),
             trimmed=self._trimmed(len(replies)),
             epsilon=state.accountant.epsilon() if state.accountant else None,

@@ -43,7 +43,9 @@ class ReplyRules:
     arrays: Arrays
     """Keys, shapes and dtypes of the trained state."""
     rotations: Arrays
-    """Keys, shapes and dtypes of R1 and R2; empty if the method has none."""
+    """Keys, shapes and dtypes of R1 and R2; empty if none are sent."""
+    sent: Arrays | None = None
+    """The same of what travels in place of ``arrays``, if that is coded."""
     max_examples: int = 10**9
     """Upper bound for num-examples."""
     orthogonality_tolerance: float = 1e-3
@@ -52,6 +54,11 @@ class ReplyRules:
     """Largest L2 norm of (reply - broadcast) over all float arrays."""
     measure_update: Callable[[Arrays, Arrays], float] | None = None
     """Norm of what a method's arrays stand for; None: `update_norm` of them."""
+
+    @property
+    def travelling(self) -> Arrays:
+        """Return keys, shapes and dtypes of all arrays of a message."""
+        return {**(self.sent or self.arrays), **self.rotations}
 
 
 def validate(
@@ -63,6 +70,7 @@ def validate(
     broadcast: Mapping[str, Array],
     round_index: int,
     partition_id: int,
+    read: Callable[[Arrays], Arrays] = lambda sent: sent,
 ) -> Reply:
     """Return the reply to ``broadcast`` if it obeys the rules.
 
@@ -75,6 +83,7 @@ def validate(
     broadcast : the arrays that the client was sent.
     round_index : the round it must answer, from 0.
     partition_id : the client that was asked.
+    read : makes the trained state of what travelled; may raise `ReplyError`.
 
     Raises
     ------
@@ -84,8 +93,9 @@ def validate(
     try:
         loss, layer_metrics = _check_metrics(metrics, round_index, partition_id)
         _check_size(rules, (*arrays.values(), *rotations.values()))
-        trained = _decode("arrays", rules.arrays, arrays)
+        sent = _decode("arrays", rules.sent or rules.arrays, arrays)
         turned = _decode("rotations", rules.rotations, rotations)
+        trained = read(sent)
         num_examples = metrics.get(ReplyMetrics.NUM_EXAMPLES)
         norm = validate_arrays(rules, trained, turned, num_examples, broadcast)
     except ReplyError:
@@ -140,7 +150,7 @@ def _finite_number(name: str, value: object) -> float:
 
 def _check_size(rules: ReplyRules, received: Collection[bytes]) -> None:
     """Bound the bytes before anything is decoded."""
-    expected = {**rules.arrays, **rules.rotations}.values()
+    expected = rules.travelling.values()
     allowed = sum(array.nbytes + _MAX_NPY_HEADER_BYTES for array in expected)
     size = sum(len(data) for data in received)
     if size > allowed:

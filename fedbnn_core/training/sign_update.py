@@ -16,9 +16,7 @@ __all__ = [
     "MAX_STEP_SIZE",
     "MIN_STEP_SIZE",
     "BinaryUpdate",
-    "pack_signs",
     "stochastic_sign",
-    "unpack_update",
 ]
 
 MIN_STEP_SIZE, MAX_STEP_SIZE = 5e-4, 5e-2
@@ -117,16 +115,3 @@ class BinaryUpdate(WeightUpdate):
         if not self.signs_on:
             self.begin_signs()
         return (self.update() > 0).cpu().numpy(), np.float32(float(self.step_size()))
-
-
-def pack_signs(positive: NDArray[np.bool_]) -> NDArray[np.uint8]:
-    """Return signs as bits in row-major order, 8 to a byte, the first one highest."""
-    return np.packbits(positive, axis=None)
-
-
-def unpack_update(
-    packed: NDArray[np.uint8], alpha: float | np.float32, shape: tuple[int, ...]
-) -> NDArray[np.float32]:
-    """Return alpha * (2b - 1), float32 in the weight's shape."""
-    bits = np.unpackbits(packed, count=int(np.prod(shape))).reshape(shape)
-    return np.where(bits, np.float32(alpha), -np.float32(alpha))

@@ -56,12 +56,22 @@ def hashes(directory):
     return summary["best_sha256"], summary["final_sha256"], summary["test_accuracy"]
 
 
-@pytest.mark.parametrize("method", ["fedbnn", "fedavg", "fedbat", "fedmud"])
+@pytest.mark.parametrize(
+    ("method", "bits"),
+    [
+        *((name, {}) for name in ("fedbnn", "fedavg", "fedbat", "fedmud")),
+        ("fedbnn", {"uplink_bits": 1, "downlink_bits": 8}),
+        ("fedbnn", {"uplink_bits": 8, "downlink_bits": 4}),
+        ("fedbnn", {"downlink_bits": 16}),
+        ("fedavg", {"uplink_bits": 1, "downlink_bits": 4}),
+        ("fedavg", {"uplink_bits": 16}),
+    ],
+)
 def test_the_apps_and_the_local_federation_give_the_same_bits(
-    federate, data, tmp_path, method
+    federate, data, tmp_path, method, bits
 ):
-    directory, _ = federate(method=method)
-    config = tiny_config(data, tmp_path, method=method, client_threads=1)
+    directory, _ = federate(method=method, **bits)
+    config = tiny_config(data, tmp_path, method=method, client_threads=1, **bits)
     settings = config.to_mapping() | {"num-server-rounds": 3}
     names = {key.replace("-", "_"): value for key, value in settings.items()}
     rounds = names.pop("num_server_rounds")
@@ -71,6 +81,9 @@ def test_the_apps_and_the_local_federation_give_the_same_bits(
         local.summary.final_sha256,
         local.summary.test_accuracy,
     )
+    for one, two in zip(directory.read_metrics(), local.history, strict=True):
+        assert (one.bytes_up, one.bytes_down) == (two.bytes_up, two.bytes_down)
+        assert (one.bits_up, one.bits_down) == (two.bits_up, two.bits_down)
     assert (directory.path / "model.fbnn").is_file() == (method == "fedbnn")
     if local.packed:
         assert (directory.path / "model.fbnn").read_bytes() == local.packed

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import re
 
 import pytest
 from typer.testing import CliRunner
@@ -158,6 +159,22 @@ def test_compare_prints_one_table_and_draws_one_plot(tmp_path):
         assert text in result.output
     assert plot.read_bytes().startswith(b"\x89PNG")
     assert figures.read_text().startswith("name,method,")
+
+
+def test_compare_tells_bits_and_the_traffic_to_a_target(tmp_path):
+    runs = [
+        write_run(tmp_path, name, {"method": "fedavg"}, accuracy=0.9, rounds=rounds)
+        for name, rounds in (("a", 2), ("b", 4))
+    ]
+    plot = tmp_path / "plot.png"
+    # Round r sends 5000 r bytes and reaches 10 r percent.
+    result = invoke("compare", *runs, "--plot", plot)
+    assert re.search(r"MB to 20\.00 % +0\.0[12] +0\.0[12]", result.output), (
+        result.output
+    )
+    assert re.search(r"bits / weight up +1\.25 +1\.25", result.output)
+    result = invoke("compare", *runs, "--plot", plot, "--target", "35")
+    assert re.search(r"MB to 35\.00 % +not reached +0\.05", result.output)
 
 
 def test_compare_warns_of_other_data_and_of_what_was_not_scored(tmp_path):

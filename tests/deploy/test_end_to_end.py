@@ -11,9 +11,12 @@ from tests.deploy.site import FEDBNN, QUICK
 pytestmark = pytest.mark.slow
 
 
-def test_a_fleet_trains_the_bits_of_a_simulation_and_gets_the_model(site, tmp_path):
+@pytest.mark.parametrize("bits", [{}, {"uplink-bits": 1, "downlink-bits": 8}])
+def test_a_fleet_trains_the_bits_of_a_simulation_and_gets_the_model(
+    site, tmp_path, bits
+):
     """2 rounds on the embedded data; every device ends with the packed model."""
-    pairs = [("-c", f"{k}={v}") for k, v in QUICK.items()]
+    pairs = [("-c", f"{k}={v}") for k, v in (QUICK | bits).items()]
     simulation = subprocess.Popen(
         [
             *(*FEDBNN, "run", "--clients", "2", "-c", f"output-dir={tmp_path}/sim"),
@@ -30,7 +33,7 @@ def test_a_fleet_trains_the_bits_of_a_simulation_and_gets_the_model(site, tmp_pa
     devices = [site.device(name) for name in ("camera", "robot")]
     for device in devices:
         device.wait_for("Connected")
-    run = site.run()
+    run = site.run(**bits)
     assert run.returncode == 0, run.stdout + run.stderr
     assert "round 2/2" in run.stdout
     assert "2 of 2 devices stored the model" in run.stdout
@@ -41,7 +44,8 @@ def test_a_fleet_trains_the_bits_of_a_simulation_and_gets_the_model(site, tmp_pa
     (folder,) = (tmp_path / "sim").iterdir()
     simulated = RunDirectory(folder)
     assert [line.clients for line in deployed.read_metrics()] == [[0, 1], [0, 1]]
-    for column in ("val_accuracy", "val_loss", "train_loss", "examples", "bytes_up"):
+    columns = ("val_accuracy", "val_loss", "train_loss", "examples", "bytes_up")
+    for column in (*columns, "bytes_down", "bits_up", "bits_down"):
         assert json.dumps(
             [line.to_json()[column] for line in deployed.read_metrics()]
         ) == (json.dumps([line.to_json()[column] for line in simulated.read_metrics()]))

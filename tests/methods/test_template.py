@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from fedbnn_core.arrays import shape_only
 from fedbnn_core.choices import method_names
 from fedbnn_core.methods import base
-from fedbnn_core.methods.template import shape_only
 from fedbnn_core.networks import build_model
 from fedbnn_core.server.opening import open_run
 from tests.methods.method_rounds import client_data, method, task

@@ -8,7 +8,14 @@ import pytest
 
 from fedbnn_core.cli.compare import plot_runs
 from fedbnn_core.errors import RunError
-from fedbnn_core.reporting.comparison import as_csv, different_data, gaps, read_run
+from fedbnn_core.reporting.comparison import (
+    as_csv,
+    bytes_to,
+    common_target,
+    different_data,
+    gaps,
+    read_run,
+)
 from tests.runs.run_folders import write_run
 
 
@@ -27,6 +34,17 @@ def test_traffic_and_time_are_sums_over_rounds(runs):
     assert fedbnn.val_accuracy == pytest.approx((0.1, 0.2, 0.3))
     assert fedavg.seconds_per_round == pytest.approx(2.0)
     assert (fedavg.ptb_test_accuracy, fedbnn.ptb_test_accuracy) == (0.5, None)
+
+
+def test_the_traffic_until_an_accuracy_was_reached(runs):
+    fedavg, fedbnn = runs
+    # Two rounds reach 0.2, three reach 0.3; round r sends 5000 r bytes.
+    assert common_target(runs) == pytest.approx(0.2)
+    assert bytes_to(fedavg, 0.1) == 5000
+    assert bytes_to(fedbnn, 0.15) == 15_000
+    assert bytes_to(fedbnn, 0.25) == 30_000
+    assert bytes_to(fedavg, 0.25) is None
+    assert (fedbnn.bits_up, fedbnn.bits_down) == (1.25, 8.2)
 
 
 def test_cost_is_that_of_the_method_s_network(runs):

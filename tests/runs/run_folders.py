@@ -9,7 +9,8 @@ def write_run(folder, name, config, *, accuracy, ptb=None, rounds=2, clients=100
     """Write a finished run of 10 clients per round; return its path.
 
     Round r sends 1000 r bytes up and 4000 r down; nominal are 900 r and 3000 r. It
-    takes r + 0.5 seconds and reaches 0.1 r on the validation half.
+    takes r + 0.5 seconds and reaches 0.1 r on the validation half. Messages have 1.25
+    bits per weight up and 8.2 down.
     """
     path = folder / name
     path.mkdir(parents=True)
@@ -29,6 +30,8 @@ def write_run(folder, name, config, *, accuracy, ptb=None, rounds=2, clients=100
             "bytes_up_nominal": 900 * r,
             "bytes_down": 4000 * r,
             "bytes_down_nominal": 3000 * r,
+            "bits_up": 1.25,
+            "bits_down": 8.2,
             "seconds": {"train": float(r), "aggregate": 0.25, "evaluate": 0.25},
         }
         for r in range(1, rounds + 1)

@@ -36,6 +36,8 @@ LINE = {
     "failed_attempts": [ATTEMPT],
     "bytes_up_nominal": 1200,
     "bytes_down_nominal": 2000,
+    "bits_up": 1.27,
+    "bits_down": 8.23,
     "quarantined": [4],
     "trimmed": 1,
     "epsilon": 2.5,

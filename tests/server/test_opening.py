@@ -14,7 +14,7 @@ def opened(tmp_path):
     data = write_data(tmp_path / "d.npz", train=64, test=40)
     run = open_run(tiny_config(data, tmp_path / "runs"), CLIENTS, track=False)
     run.directory.release()
-    return data, run.directory.path, load_partition(run.partition_file)
+    return data, run.directory.path, load_partition(run.context.partition_file)
 
 
 def reopen(opened):

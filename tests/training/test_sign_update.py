@@ -8,9 +8,7 @@ import torch
 
 from fedbnn_core.training.sign_update import (
     BinaryUpdate,
-    pack_signs,
     stochastic_sign,
-    unpack_update,
 )
 
 
@@ -142,22 +140,3 @@ def test_draws_depend_on_the_seed_only():
     assert np.array_equal(first[0], again[0])
     assert not np.array_equal(first[0], other[0])
     assert first[1] == other[1]
-
-
-@pytest.mark.parametrize("shape", [(1,), (7,), (8,), (3, 5, 3, 3), (10, 256)])
-def test_packing_keeps_every_sign_in_one_bit(shape):
-    generator = np.random.default_rng(0)
-    positive = generator.random(shape) < 0.3
-    packed = pack_signs(positive)
-    assert packed.dtype == np.uint8
-    assert packed.nbytes == math.ceil(math.prod(shape) / 8)
-    alpha = np.float32(0.0123)
-    restored = unpack_update(packed, alpha, shape)
-    assert restored.dtype == np.float32
-    for index in np.ndindex(shape):
-        assert restored[index] == (alpha if positive[index] else -alpha)
-
-
-def test_packed_bits_run_row_major_from_the_highest():
-    positive = np.array([[True, False, True], [True, False, False], [True, True, True]])
-    assert pack_signs(positive).tolist() == [0b10110011, 0b10000000]

@@ -29,6 +29,8 @@ _SCALARS = (
     "bytes_down",
     "bytes_up_nominal",
     "bytes_down_nominal",
+    "bits_up",
+    "bits_down",
     "update_norm",
     "epsilon",
 )

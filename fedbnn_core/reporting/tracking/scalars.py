@@ -35,6 +35,7 @@ def round_scalars(metrics: RoundMetrics) -> dict[str, float]:
     for name, scalars in metrics.layers.items():
         figures |= {f"{kind}/{name}": v for kind, v in _layer_scalars(scalars).items()}
     figures |= {"bytes/up": metrics.bytes_up, "bytes/down": metrics.bytes_down}
+    figures |= {"bits/up": metrics.bits_up, "bits/down": metrics.bits_down}
     for part, seconds in metrics.seconds.items():
         figures[f"seconds/{part}"] = seconds
     figures["clients/accepted"] = len(metrics.clients)

@@ -103,6 +103,8 @@ def invented_lines(rounds, layers, clients, planned, method="fedbnn", seed=0):
             "rejected": rejected if r % 50 == 3 else [],
             "bytes_up": 15_894_800,
             "bytes_down": 15_721_760,
+            "bits_up": 32.53,
+            "bits_down": 32.18,
             "seconds": {
                 "train": 5 + generator.random(),
                 "aggregate": 0.3,

@@ -192,6 +192,7 @@ def test_both_directions_are_shown_as_travelled_and_as_papers_count(browser, tmp
     for line in lines:
         line |= {"bytes_up": 50_000, "bytes_up_nominal": 48_000}
         line |= {"bytes_down": 1_570_000, "bytes_down_nominal": 48_040}
+        line |= {"bits_up": 1.02, "bits_down": 32.1}
     (path / "metrics.jsonl").write_text("".join(json.dumps(x) + "\n" for x in lines))
     page = write_report(
         [path, write_run(tmp_path / "b", rounds=3)], tmp_path / "r.html"
@@ -206,9 +207,12 @@ def test_both_directions_are_shown_as_travelled_and_as_papers_count(browser, tmp
         "return [...document.querySelectorAll('.tile')].map((one) => one.innerText)"
     )
     sent = [tile.split("\n")[-2:] for tile in tiles if "the clients" in tile.lower()]
-    assert sent == [["150 kB", "144 kB nominal"], ["4.71 MB", "144 kB nominal"]]
+    assert sent == [
+        ["150 kB", "144 kB nominal · 1.02 bits per weight"],
+        ["4.71 MB", "144 kB nominal · 32.10 bits per weight"],
+    ]
     row = browser.run("return document.querySelector('#result tbody tr').innerText")
-    assert "150 kB, 144 kB nominal\t4.71 MB, 144 kB nominal" in row
+    assert "150 kB, 144 kB nominal, 1.02 bits per weight\t4.71 MB" in row
 
 
 def test_an_unknown_binary_method_is_not_called_float(browser, tmp_path):

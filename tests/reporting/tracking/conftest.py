@@ -22,6 +22,8 @@ def lines():
         "rejected": [{"client": 4, "reason": "late"}],
         "bytes_up": 1000,
         "bytes_down": 900,
+        "bits_up": 1.25,
+        "bits_down": 8.5,
         "seconds": {"train": 2.0, "aggregate": 0.5, "evaluate": 0.25},
     }
     layer = {"alpha": 0.5, "beta": 0.75, "lambda": 0.625, "cos_phi": None}

@@ -24,6 +24,8 @@ def test_every_figure_has_its_name_and_value(lines):
         "cos_phi/convs.1": 0.875,
         "bytes/up": 1000.0,
         "bytes/down": 900.0,
+        "bits/up": 1.25,
+        "bits/down": 8.5,
         "seconds/train": 2.0,
         "seconds/aggregate": 0.5,
         "seconds/evaluate": 0.25,

@@ -16,10 +16,18 @@ function bestRound(run) {
 const last = (values) => (values || []).findLast((v) => v !== null);
 const sum = (values) => (values || []).reduce((total, v) => total + (v || 0), 0);
 
-// Traffic as papers count it: trained numbers of the replies that counted, no headers.
-function nominal(columns, key) {
-  const counted = sum(columns[`${key}_nominal`]);
-  return counted ? `${format.bytes(counted)} nominal` : "";
+// Traffic as papers count it (trained numbers of the replies that counted, no headers),
+// and what one message costs per weight of the network.
+function trafficDetails(columns, key) {
+  const counted = sum(columns[`${key}_nominal`]), bits = last(columns[key.replace("bytes", "bits")]);
+  return [counted ? `${format.bytes(counted)} nominal` : "", bits === undefined ? "" : `${bits.toFixed(2)} bits per weight`].filter(Boolean);
+}
+
+// The bytes of all rounds until one reached an accuracy; null if none did.
+function bytesTo(run, target) {
+  const {val_accuracy: reached = [], bytes_up: up, bytes_down: down} = run.rounds.columns;
+  const at = reached.findIndex((value) => value !== null && value >= target);
+  return at < 0 ? null : sum(up.slice(0, at + 1)) + sum(down.slice(0, at + 1));
 }
 
 function tile(label, value, detail, main) {
@@ -50,8 +58,8 @@ function tiles(run) {
   }
   const epsilon = last(columns.epsilon);
   if (epsilon !== undefined) found.push(tile("Privacy spent", `ε = ${+epsilon.toPrecision(3)}`, `δ = ${config["privacy-delta"]}`));
-  found.push(tile("Sent by the clients", format.bytes(sum(columns.bytes_up)), nominal(columns, "bytes_up")));
-  found.push(tile("Sent to the clients", format.bytes(sum(columns.bytes_down)), nominal(columns, "bytes_down")));
+  found.push(tile("Sent by the clients", format.bytes(sum(columns.bytes_up)), trafficDetails(columns, "bytes_up").join(" · ")));
+  found.push(tile("Sent to the clients", format.bytes(sum(columns.bytes_down)), trafficDetails(columns, "bytes_down").join(" · ")));
   const seconds = sum(Object.keys(columns).filter((name) => name.startsWith("seconds_")).map((name) => sum(columns[name])));
   found.push(tile("Training time", format.duration(summary ? summary.seconds : seconds), done ? `${done} rounds · ${format.seconds(seconds / done)} each` : ""));
   const rejected = rounds.rejected.length;
@@ -68,16 +76,18 @@ function resultSection(run, others) {
 
 function comparison(runs) {
   const cell = (v, show) => (v === null || v === undefined ? "–" : show(v));
-  const traffic = (columns, key) => [format.bytes(sum(columns[key])), nominal(columns, key)].filter(Boolean).join(", ");
+  const traffic = (columns, key) => [format.bytes(sum(columns[key])), ...trafficDetails(columns, key)].join(", ");
+  // The highest accuracy that every run has reached.
+  const target = Math.min(...runs.map((run) => Math.max(0, ...(run.rounds.columns.val_accuracy || []).filter((v) => v !== null))));
   const binarized = runs.some((run) => run.summary && run.summary.ptb_test_accuracy !== undefined);
   const rows = runs.map((run) => {
     const s = run.summary || {}, {columns} = run.rounds;
     const after = binarized ? [cell(s.ptb_test_accuracy, format.percent)] : [];
     return [run.label, cell(s.test_accuracy, format.percent), ...after, cell(s.val_accuracy, format.percent), cell(s.best_round, (v) => `${v} of ${s.rounds}`),
-      cell(run.packed_bytes || s.one_bit_bytes || s.float32_bytes, format.bytes), traffic(columns, "bytes_up"), traffic(columns, "bytes_down"), cell(s.seconds, format.duration)];
+      cell(run.packed_bytes || s.one_bit_bytes || s.float32_bytes, format.bytes), traffic(columns, "bytes_up"), traffic(columns, "bytes_down"), cell(bytesTo(run, target), format.bytes), cell(s.seconds, format.duration)];
   });
   return el("div", {class: "card scroll free", style: {marginTop: "12px"}, tabindex: "0", role: "region", "aria-label": "Comparison of runs"},
-    table("Comparison of runs", ["Run", "Test accuracy", ...(binarized ? ["then binarized"] : []), "Validation", "Best round", "Model size", "Sent up", "Sent down", "Time"], rows));
+    table("Comparison of runs", ["Run", "Test accuracy", ...(binarized ? ["then binarized"] : []), "Validation", "Best round", "Model size", "Sent up", "Sent down", `Both to ${format.percent(target)}`, "Time"], rows));
 }
 
 // Runs of different length share one axis: all rounds that any of them has.
