@@ -21,7 +21,7 @@ from rich.table import Table
 from fedbnn_core.binary.model import begin_epoch, begin_round
 from fedbnn_core.binary.options import BinaryOptions
 from fedbnn_core.binary.surrogate import Sharpness
-from fedbnn_core.choices import GRADIENT_BITS
+from fedbnn_core.choices import GRADIENT_BITS as CHOICES
 from fedbnn_core.data import load_dataset
 from fedbnn_core.data.batches import ClientData
 from fedbnn_core.networks import ModelSpec, build_model
@@ -29,6 +29,7 @@ from fedbnn_core.training.device import keep_freed_memory
 from fedbnn_core.training.local import LocalTask, prefer_channels_last, train_locally
 
 BATCH = 64
+GRADIENT_BITS = [bits for bits in CHOICES if bits]
 CASES = (("cnn4", 600, 11), ("resnet10", 128, 5), ("convnext-tiny", 64, 3))
 """Network, images of the client, repeats."""
 MEMORY_CASE = "resnet18"

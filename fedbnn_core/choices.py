@@ -36,7 +36,7 @@ def method_names() -> tuple[str, ...]:
 MODELS = ("cnn4", "resnet10", "resnet18", "convnext-tiny")
 AGGREGATIONS = ("server", "client")
 ACTIVATIONS = ("static", "per-sample")
-GRADIENT_BITS = (32, 8, 6, 4)
+GRADIENT_BITS = (0, 32, 8, 6, 4)
 LR_SCHEDULES = ("halve", "linear", "cosine")
 UPLINK_BITS = (32, 16, 8, 1)
 DOWNLINK_BITS = (32, 16, 8, 4)

@@ -140,7 +140,7 @@ class RunConfig:
     served_statistics: str = _choice(*SERVED_STATISTICS)
     """Batch norm of the shipped model: the clients', or as its own signs have it."""
     gradient_bits: int = _choice(*GRADIENT_BITS)
-    """Bits of the gradient of a binary convolution's output; 32 is float."""
+    """Bits of the gradient behind a binary convolution; 32 is float, 0 chooses."""
     activation: str = _choice(*ACTIVATIONS)
     """Static thresholds, or RBNN's per-sample standardisation (not exportable)."""
     pool_before_bn: bool

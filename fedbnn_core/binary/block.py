@@ -58,7 +58,7 @@ def _in_integers(
         conv.binary_weight(),
         shape,
         conv.surrogate(),
-        bits=conv.options.gradient_bits,
+        bits=conv.options.bits_for(conv.weight),
         key=conv.next_key(),
         gamma=norm.weight,
         beta=norm.bias,

@@ -229,7 +229,7 @@ class RotatedBinaryConv2d(nn.Module):
     @property
     def in_integers(self) -> bool:
         """Return whether the layer trains, with gradients rounded to a few bits."""
-        return self.training and self.options.gradient_bits < 32
+        return self.training and self.options.bits_for(self.weight) < 32
 
     def prepare(self, x: Tensor) -> tuple[Tensor, ConvShape]:
         """Return the values whose signs are convolved, and the convolution."""
@@ -263,7 +263,7 @@ class RotatedBinaryConv2d(nn.Module):
         x, shape = self.prepare(x)
         weight = self.binary_weight()
         if self.in_integers:
-            bits = self.options.gradient_bits
+            bits = self.options.bits_for(self.weight)
             out = convolve_signs(
                 x, weight, shape, self.surrogate(), bits=bits, key=self.next_key()
             )

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
+from fedbnn_core.binary import native_steps
 from fedbnn_core.choices import ACTIVATIONS, GRADIENT_BITS, ROTATION_STARTS
 from fedbnn_core.errors import ConfigError
 
@@ -26,7 +27,8 @@ class BinaryOptions:
     """False is the ablation without server memory: beta = 1 and lambda = 1."""
     gradient_bits: int = 32
     """32: float gradients. 8, 6 or 4: the gradient of a convolution's output is rounded
-    to so many bits, and the layer trains in integers."""
+    to so many bits, and the layer trains in integers. 0: 8 on a CPU that has the
+    compiled kernels, else 32."""
     initial_std: float = 0.0
     """Initial weights are drawn from N(0, initial_std); 0: torch's default for
     convolutions. They are standardized, so that this sets how far a step turns them."""
@@ -50,6 +52,10 @@ class BinaryOptions:
                 f"gradient_bits must be one of {GRADIENT_BITS}, "
                 f"got {self.gradient_bits!r}"
             )
+
+    def bits_for(self, weight: Tensor) -> int:
+        """Return the bits of the gradients of a layer with these weights."""
+        return self.gradient_bits or (8 if native_steps.takes(weight) else 32)
 
     def draw(self, weight: Tensor) -> None:
         """Draw a layer's initial weights in place, from torch's random numbers."""

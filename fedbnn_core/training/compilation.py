@@ -28,7 +28,9 @@ def compile_steps(model: nn.Module) -> bool:
     A network that trains in integers is left as it is, with a warning: its steps are
     native code that torch cannot look into.
     """
-    bits = {layer.options.gradient_bits for layer in binary_layers(model).values()}
+    bits = {
+        layer.options.bits_for(layer.weight) for layer in binary_layers(model).values()
+    }
     if bits and min(bits) < 32:
         logger.warning(
             "compile has no effect with gradient-bits = %d: these steps are native "

@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from fedbnn_core.binary import native_steps
 from fedbnn_core.binary.layer import RotatedBinaryConv2d
 from fedbnn_core.binary.options import BinaryOptions
 from fedbnn_core.errors import ConfigError
@@ -33,3 +34,16 @@ def test_initial_weights_have_the_spread_asked_for(std: float, spread: float) ->
 def test_the_clients_share_starts_where_asked() -> None:
     layer = RotatedBinaryConv2d(2, 2, 3, options=BinaryOptions(omega_start=3.0))
     assert float(layer.lam()) == pytest.approx(1 / (1 + math.exp(-3)))
+
+
+@pytest.mark.parametrize(
+    ("chosen", "device", "bits"),
+    [(0, "meta", 32), (0, "cpu", 8), (4, "meta", 4), (32, "cpu", 32)],
+)
+def test_eight_bits_are_chosen_where_the_kernels_are(
+    chosen: int, device: str, bits: int
+) -> None:
+    if (chosen, device) == (0, "cpu") and not native_steps.kernels():
+        pytest.skip("installed without a C compiler")
+    weight = torch.zeros(2, 2, 3, 3, device=device)
+    assert BinaryOptions(gradient_bits=chosen).bits_for(weight) == bits
