@@ -32,18 +32,8 @@ def test_a_binary_network_is_one_graph_in_all_epochs() -> None:
     assert len(graphs) <= 2
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "network",
-    [
-        "cnn4",
-        *(
-            pytest.param(name, marks=pytest.mark.deploy)
-            for name in MODELS
-            if name != "cnn4"
-        ),
-    ],
-)
+@pytest.mark.deploy
+@pytest.mark.parametrize("network", MODELS)
 def test_a_compiled_step_launches_at_most_three_times_what_its_twin_does(network):
     done = subprocess.run(
         [sys.executable, "-m", "tests.accelerator.compiled", network],
