@@ -79,7 +79,13 @@ def run_processes(folder):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("victim", VICTIMS)
+@pytest.mark.parametrize(
+    "victim",
+    [
+        pytest.param(victim, marks=() if victim == "server" else pytest.mark.deploy)
+        for victim in VICTIMS
+    ],
+)
 def test_killed_run_resumes_to_the_same_bits(first, tmp_path, victim):
     with private_environment() as (environment, temporary):
         with subprocess.Popen(
