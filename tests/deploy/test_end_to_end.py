@@ -11,7 +11,13 @@ from tests.deploy.site import FEDBNN, QUICK
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("bits", [{}, {"uplink-bits": 1, "downlink-bits": 8}])
+@pytest.mark.parametrize(
+    "bits",
+    [
+        {},
+        pytest.param({"uplink-bits": 1, "downlink-bits": 8}, marks=pytest.mark.deploy),
+    ],
+)
 def test_a_fleet_trains_the_bits_of_a_simulation_and_gets_the_model(
     site, tmp_path, bits
 ):
