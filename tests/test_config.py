@@ -76,7 +76,7 @@ def test_an_integer_is_a_valid_float_but_not_the_reverse():
         ({"model": "vgg"}, "one of cnn4, resnet10, resnet18, convnext-tiny"),
         ({"uplink_bits": 4}, "'uplink-bits' must be one of 32, 16, 8, 1; got 4"),
         ({"downlink_bits": 1}, "must be one of 32, 16, 8, 4; got 1"),
-        ({"gradient_bits": 5}, "must be one of 32, 8, 6, 4; got 5"),
+        ({"gradient_bits": 5}, "must be one of 0, 32, 8, 6, 4; got 5"),
         ({"partition": "random"}, "one of iid, dirichlet, label-fraction, natural"),
         ({"lr": -0.1}, "'lr' must be between 0 and 1000, got -0.1"),
         ({"lr": float("nan")}, "'lr' must be between"),
