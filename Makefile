@@ -45,7 +45,7 @@ test-cpus: $(STAMP) ## Run the tests that train as CPUs with fewer instructions 
 	@$(BIN)/python -m tests.cpu_settings $(ARGS)
 
 test-deploy: $(STAMP) ## Run the deployment tests: fleets, faults, images (20 minutes; root for some)
-	@$(BIN)/python -m pytest -m 'deploy or slow' tests/accelerator tests/apps/test_resume.py tests/deploy tests/packed/mcu $(ARGS)
+	@$(BIN)/python -m pytest -m 'deploy or slow' tests/accelerator tests/apps/test_resume.py tests/deploy tests/packed/mcu tests/training $(ARGS)
 
 check: $(STAMP) ## Lint, check the formatting and the types
 	@$(BIN)/ruff check .

@@ -51,7 +51,7 @@ def test_integer_steps_are_not_compiled_and_that_is_said(
 
 
 @compiler
-@pytest.mark.slow
+@pytest.mark.deploy
 def test_a_compiled_federation_learns_what_an_eager_one_learns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -60,7 +60,12 @@ def test_a_compiled_federation_learns_what_an_eager_one_learns(
         compiled: [
             metrics.train_loss
             for metrics in LocalFederation(
-                clients=2, rounds=2, seed=1, compile=compiled
+                clients=100,
+                rounds=2,
+                seed=1,
+                clients_per_round=2,
+                local_epochs=1,
+                compile=compiled,
             )
             .run()
             .history
