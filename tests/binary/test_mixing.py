@@ -1,6 +1,7 @@
 """The mixed weight and its gradient against formulas and finite differences."""
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -76,13 +77,16 @@ class Case:
         return {name: value.requires_grad_() for name, value in named.items()}
 
     def run(
-        self, sharpness: Sharpness, dtype: torch.dtype = torch.float64
+        self,
+        sharpness: Sharpness,
+        dtype: torch.dtype = torch.float64,
+        mix: Callable[..., torch.Tensor] = mixed_sign,
     ) -> tuple[torch.Tensor, dict[str, np.ndarray]]:
         """Return sign(w~) of the code under test and its gradients."""
         leaves = self.tensors(dtype)
         w_server = torch.tensor(self.w_server, dtype=dtype)
         r1, r2 = (r.to(dtype) for r in self.rotation)
-        out = mixed_sign(
+        out = mix(
             leaves["w"],
             lam=leaves["lam"],
             alpha=leaves["alpha"],
@@ -161,7 +165,7 @@ def test_gradients_equal_finite_differences(
 
 
 class SurrogateSign(torch.autograd.Function):
-    """The sign as fedbnn.md writes it, one plain formula each way."""
+    """The sign as METHOD.md writes it, one plain formula each way."""
 
     @staticmethod
     def forward(ctx, x, t, k):  # type: ignore[no-untyped-def]

@@ -210,7 +210,7 @@ def test_learning_takes_no_gradient() -> None:
 
 
 def test_the_effect_has_the_known_size() -> None:
-    """Mean cosine of 64 Gaussian filters of 16x18 (baselines.md 3.2)."""
+    """Mean cosine of 64 Gaussian filters of 16x18."""
     known = (0.7985, 0.8045, 0.8085, 0.8118)
     cosines = np.zeros((8, len(known)))
     for seed in range(8):
