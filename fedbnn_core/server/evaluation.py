@@ -5,6 +5,7 @@ is used once, for that model only.
 """
 
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -150,7 +151,10 @@ class RunEvaluation:
             self._model,
             (
                 normalise(batch, images.mean, images.std)
-                for batch in torch.split(images.images, _STATISTICS_BATCH)
+                # Equal parts: a last batch of one image would have no variance.
+                for batch in images.images.tensor_split(
+                    math.ceil(len(images) / _STATISTICS_BATCH)
+                )
             ),
         )
         estimated = state_arrays(self._model)

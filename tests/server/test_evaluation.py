@@ -92,3 +92,26 @@ def test_scoring_with_torch_is_told_once_with_the_reason(tmp_path, caplog):
     (record,) = caplog.records
     assert "scored with PyTorch, not packed: " in record.getMessage()
     assert "every sample" in record.getMessage()
+
+
+def test_the_servers_statistics_replace_the_clients(tmp_path, monkeypatch):
+    """16 validation images by at most 5: no batch is left with a single one."""
+    monkeypatch.setattr("fedbnn_core.server.evaluation._STATISTICS_BATCH", 5)
+    data = write_data(tmp_path / "d.npz", train=9, test=32)
+    config = tiny_config(data, tmp_path, method="fedbnn", served_statistics="server")
+    dataset = load_run_dataset(config)
+    method = create_method(config, dataset.input_shape, dataset.num_classes)
+    evaluation = RunEvaluation(
+        method, dataset, seed=config.data_seed, device=torch.device("cpu")
+    )
+    state = dict(method.template.broadcast)
+    _, best = evaluation.score_candidates({"mixed": state}, 1, BestModel())
+    changed = {
+        name
+        for name, array in best.state.items()
+        if not np.array_equal(array, state[name])
+    }
+    statistics = {name for name in state if "running" in name}
+    assert statistics
+    assert changed == statistics
+    assert all(np.isfinite(best.state[name]).all() for name in statistics)
