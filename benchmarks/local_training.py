@@ -6,7 +6,6 @@ Goals with 8 bits: at most 0.65 times FedAvg's epoch for CNN4 and ResNet10, 0.9 
 for ConvNeXt-Tiny, and a third of the memory of float gradients.
 """
 
-import resource
 import statistics
 import subprocess
 import sys
@@ -25,6 +24,7 @@ from fedbnn_core.choices import GRADIENT_BITS as CHOICES
 from fedbnn_core.data import load_dataset
 from fedbnn_core.data.batches import ClientData
 from fedbnn_core.networks import ModelSpec, build_model
+from fedbnn_core.speed.memory import status_bytes
 from fedbnn_core.training.device import keep_freed_memory
 from fedbnn_core.training.local import LocalTask, prefer_channels_last, train_locally
 
@@ -98,17 +98,16 @@ def step_memory(name: str, bits: int | None) -> float:
 
 
 def _print_step_memory(name: str, bits: int | None) -> None:
-    """Train one step of two images, then one of a whole batch; print the difference."""
+    """Train one step of two images, then one of a whole batch; print the difference.
 
-    def peak() -> int:
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-
+    ru_maxrss would begin with the peak of the process that started this one.
+    """
     torch.set_num_threads(1)
     _epoch(name, bits=bits, samples=2)()  # loads what torch itself needs
     run = _epoch(name, bits=bits, samples=BATCH)
-    before = peak()
+    before = status_bytes("VmHWM")
     run()
-    print((peak() - before) / 1024)
+    print((status_bytes("VmHWM") - before) / 2**20)
 
 
 def _show(bits: int | None) -> str:

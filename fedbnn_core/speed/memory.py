@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fedbnn_core.speed.runtimes import contenders
 
-__all__ = ["peak_memory"]
+__all__ = ["peak_memory", "status_bytes"]
 
 _STATUS = Path("/proc/self/status")
 
@@ -48,10 +48,10 @@ def _held(
     Path("/proc/self/clear_refs").write_text("5")  # starts a new peak
     for _ in range(5):
         wanted()
-    peak = _status_bytes("VmHWM")
+    peak = status_bytes("VmHWM")
     del wanted
     _give_back()
-    return peak - _status_bytes("VmRSS"), others
+    return peak - status_bytes("VmRSS"), others
 
 
 def _give_back() -> None:
@@ -61,7 +61,8 @@ def _give_back() -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
-def _status_bytes(key: str) -> int:
+def status_bytes(key: str) -> int:
+    """Return what Linux says of this process's memory: VmHWM is its peak."""
     for line in _STATUS.read_text().splitlines():
         if line.startswith(key):
             return 1024 * int(line.split()[1])

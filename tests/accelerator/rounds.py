@@ -85,6 +85,7 @@ def report(network: str, name: str) -> dict:
             "model": network,
             "model-width": WIDTH,
             "rotation-iterations": 1,
+            "gradient-bits": 32,  # 0 would take other steps on the host than there
         }
         | VARIANTS.get(name, {"method": name}),
         complete=False,

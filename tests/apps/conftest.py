@@ -18,6 +18,8 @@ SMALL = {
     "clients-per-round": "2",
     "local-epochs": "1",
     "client-threads": "1",
+    "train-limit": "1000",
+    "test-limit": "400",
 }
 
 

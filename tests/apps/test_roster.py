@@ -1,5 +1,6 @@
 """Who may take part, from answers that devices could give."""
 
+import importlib
 import io
 import itertools
 import json
@@ -191,6 +192,27 @@ def test_a_silent_device_is_waited_for_once(roster, monkeypatch, silent):
     for _ in range(5):
         roster.refresh(grid)
     assert slept == []
+
+
+class InMemoryGrid(Devices):
+    """A simulation on a busy machine: only the 200th look finds anything."""
+
+    looks = 0
+
+    def pull_messages(self, message_ids):
+        self.looks += 1
+        return super().pull_messages(message_ids) if self.looks >= 200 else []
+
+
+def test_a_slow_simulated_client_is_waited_for(roster, monkeypatch):
+    """Which clients are there decides who is chosen, and so the result."""
+    clock = itertools.count()
+    monkeypatch.setattr(roster_module.time, "sleep", lambda _: None)
+    monkeypatch.setattr(roster_module.time, "monotonic", lambda: float(next(clock)))
+    flower = importlib.import_module("flwr.simulation.run_simulation")
+    assert flower.InMemoryGrid.__name__ == InMemoryGrid.__name__
+    roster.refresh(InMemoryGrid(n1={"partition-id": 0}, n2={"partition-id": 1}))
+    assert roster.node_of_partition == {0: 1, 1: 2}
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,7 @@ def test_metrics_have_one_line_a_round_with_every_column(first):
             assert set(figures) == {"alpha", "beta", "lambda", "cos_phi"}
             assert all(0.0 <= value <= 1.0 for value in figures.values())
         assert len(line.clients) == 2
-        assert line.examples == 5000  # 2 of 4 clients hold half of 10,000 images
+        assert line.examples == 500  # 2 of 4 clients hold half of 1,000 images
         # 392,180 float32 numbers and counters each way, and R1, R2 on the way up.
         assert 2 * 1.55e6 < line.bytes_down < 2 * 1.60e6
         extra = line.bytes_up - line.bytes_down
