@@ -42,7 +42,7 @@ test: $(STAMP) ## Run all tests, several files at a time (one: ARGS='-n 0')
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-cpus: $(STAMP) ## Run the tests that train as CPUs with fewer instructions would round
-	@$(BIN)/python -m tests.cpu_settings $(ARGS)
+	@$(BIN)/python -m tests.cpu_settings -n $(WORKERS) $(ARGS)
 
 test-deploy: $(STAMP) ## Run the deployment tests: fleets, faults, images (20 minutes; root for some)
 	@$(BIN)/python -m pytest -m 'deploy or slow' tests/accelerator tests/apps/test_resume.py tests/deploy tests/packed/mcu tests/training $(ARGS)

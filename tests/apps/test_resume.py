@@ -143,7 +143,7 @@ def fill(path):
             pass
 
 
-@pytest.mark.slow
+@pytest.mark.deploy
 def test_full_disk_stops_cleanly_and_damaged_checkpoint_is_passed_over(first, tmp_path):
     """Both at once: the disk fills in round 2, and checkpoint 1 has lost its end."""
     with small_disk(tmp_path / "disk") as disk, private_environment() as (env, _):
