@@ -43,6 +43,7 @@ _OF_DEVICE = (
     "flwr",
     "grpc",
     "matplotlib",
+    "psutil",
     "safetensors",
     "scipy",
     "tensorboard",

@@ -9,10 +9,10 @@ children of marked processes count too, and are remembered when their parent is 
 import contextlib
 import os
 import signal
-import subprocess
 import time
-from pathlib import Path
 from typing import NamedTuple
+
+import psutil
 
 __all__ = ["end_marked_processes", "marked_processes"]
 
@@ -24,7 +24,7 @@ class _Process(NamedTuple):
 
     id: int
     parent: int
-    start: str
+    start: float
     marked: bool
 
 
@@ -33,13 +33,13 @@ def marked_processes(variable: str, value: str) -> list[int]:
 
     Their children and children's children are among them.
     """
-    return [process.id for process in _family(f"{variable}={value}", {})]
+    return [process.id for process in _family((variable, value), {})]
 
 
 def end_marked_processes(variable: str, value: str) -> None:
     """End them politely, and after five seconds by force."""
-    marker = f"{variable}={value}"
-    known: dict[int, str] = {}
+    marker = variable, value
+    known: dict[int, float] = {}
     for signal_number in (signal.SIGTERM, signal.SIGKILL):
         deadline = time.monotonic() + _GRACE_SECONDS
         processes = _family(marker, known)
@@ -53,7 +53,7 @@ def end_marked_processes(variable: str, value: str) -> None:
             return
 
 
-def _family(marker: str, known: dict[int, str]) -> list[_Process]:
+def _family(marker: tuple[str, str], known: dict[int, float]) -> list[_Process]:
     """Return the marked, their descendants and the known; add them to the known."""
     living = [p for p in _processes(marker) if p.id != os.getpid()]
     for process in living:
@@ -68,36 +68,18 @@ def _family(marker: str, known: dict[int, str]) -> list[_Process]:
         known.update((p.id, p.start) for p in children)
 
 
-def _processes(marker: str) -> list[_Process]:
+def _processes(marker: tuple[str, str]) -> list[_Process]:
     """Return all processes that have not ended."""
-    proc = Path("/proc")
-    if not proc.is_dir():
-        return _listed_processes(marker)
+    variable, value = marker
     found = []
-    for entry in proc.iterdir():
-        if not entry.name.isdigit():
-            continue
-        with contextlib.suppress(OSError):
-            # After the name in parentheses: state, parent, ..., start as 20th.
-            stat = (entry / "stat").read_text().rsplit(")", 1)[1].split()
-            if stat[0] == "Z":
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error), process.oneshot():
+            if process.status() == psutil.STATUS_ZOMBIE:
                 continue
             try:
-                environment = (entry / "environ").read_bytes().split(b"\0")
-            except OSError:  # another user's
-                environment = []
-            marked = marker.encode() in environment
-            found.append(_Process(int(entry.name), int(stat[1]), stat[19], marked))
+                marked = process.environ().get(variable) == value
+            except psutil.AccessDenied:  # another user's
+                marked = False
+            start = process.create_time()
+            found.append(_Process(process.pid, process.ppid(), start, marked))
     return found
-
-
-def _listed_processes(marker: str) -> list[_Process]:
-    """Do the same where there is no /proc; ps of macOS and the BSDs tells it."""
-    listing = subprocess.run(
-        ["/bin/ps", "axeww", "-o", "pid=,ppid=,command="],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    rows = [line.split() for line in listing.stdout.splitlines()]
-    return [_Process(int(r[0]), int(r[1]), "", marker in r[2:]) for r in rows]
