@@ -1,5 +1,7 @@
 """Few bits on the wire in whole runs: what they exclude, resume, robust rules."""
 
+import math
+
 import numpy as np
 import pytest
 
@@ -69,7 +71,8 @@ def test_few_bits_go_with_robust_rules_and_over_selection(data, tmp_path, settin
     for line in lines:
         assert line.rejected == []
         assert len(line.clients) == 3
-        assert 0 < line.update_norm < 100
+        assert line.update_norm > 0
+        assert math.isfinite(line.update_norm)
 
 
 @pytest.mark.parametrize("bits", [ONE_BIT, {"uplink_bits": 8, "downlink_bits": 4}])

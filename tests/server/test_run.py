@@ -68,7 +68,7 @@ def test_rounded_gradients_resume_to_the_same_bits_on_any_kernel(data, tmp_path,
         native_steps.use_kernel("auto")
     assert summary.final_sha256 == whole.final_sha256
     assert summary.best_sha256 == whole.best_sha256
-    exact = tiny_config(data, tmp_path, num_server_rounds=3)
+    exact = tiny_config(data, tmp_path, num_server_rounds=3, gradient_bits=32)
     assert TinyFederation(exact).to_end().final_sha256 != whole.final_sha256
 
 

@@ -66,6 +66,7 @@ def test_a_compiled_federation_learns_what_an_eager_one_learns(
                 clients_per_round=2,
                 local_epochs=1,
                 compile=compiled,
+                gradient_bits=32,
             )
             .run()
             .history
