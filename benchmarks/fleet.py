@@ -17,7 +17,7 @@ import tempfile
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -29,7 +29,7 @@ from fedbnn_core.flower.processes import end_marked_processes, marked_processes
 from fedbnn_core.runs.directory import RunDirectory
 
 DEVICES = ("camera", "robot")
-ROUNDS = 4
+ROUNDS = 6
 CASES = {
     "cnn4": {"local-epochs": 5, "train-limit": 1000},
     "resnet18": {"local-epochs": 1, "train-limit": 1000},
@@ -54,6 +54,7 @@ _PROCESSES = {
     "guarded_superlink": "server: SuperLink",
     "flwr-serverapp": "server: ServerApp",
     "flower-supernode": "device: SuperNode",
+    "client_app.warm": "device: warm process and its copies",
     "flwr-clientapp": "device: ClientApp",
     "flower-superexec": "both: SuperExec",
     "fedbnn_core.cli": "both: fedbnn fleet serve, fedbnn device",
@@ -299,8 +300,8 @@ def measure(model: str, say: Callable[[str], None]) -> None:
     Console().print(table)
 
 
-def main() -> None:
-    """Print the figures of all models."""
+def main(models: Iterable[str] = CASES) -> None:
+    """Print the figures of models, by default all."""
     if shutil.which("ss") is None:
         raise SystemExit("needs ss of iproute2; run make system-deps")
     console = Console(highlight=False, soft_wrap=True)
@@ -309,7 +310,7 @@ def main() -> None:
         f"A fleet of {len(DEVICES)} devices over loopback, TLS and device keys, one "
         f"thread each, {os.cpu_count()} cores, load {load[0]:.1f} at the start"
     )
-    for model in CASES:
+    for model in models:
         measure(model, console.print)
 
 

@@ -4,7 +4,7 @@ A simulation sends thousands of messages to a few processes: each loads the data
 and builds the model once, so that a simulated client costs its training.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from logging import DEBUG, WARNING
 from pathlib import Path
@@ -34,11 +34,14 @@ from fedbnn_core.training.device import (
 )
 from fedbnn_core.training.local import LocalTask
 
-__all__ = ["LocalRound", "run_local_round"]
+__all__ = ["LocalRound", "load", "on_load", "run_local_round"]
 
 _Key = tuple[tuple[str, Value], ...]
 _LOCAL_KEYS = ("data-dir", "device", "client-threads")
 """Config keys that a device decides for itself."""
+
+on_load: Callable[[dict[str, Any]], None] | None = None
+"""Told what a round needs, if it is set: what `load` takes."""
 
 
 class LocalRound:
@@ -65,6 +68,10 @@ class LocalRound:
         key = tuple(sorted({**run_config, **local}.items()))
         own = own_data_path(node_config)
         task = order.task if own else ""
+        count = order.num_partitions or int(node_config.get("num-partitions", 0))
+        computed = 0 if own or Path(order.partition_file).is_file() else count
+        if on_load is not None:
+            on_load({"key": key, "own": own, "task": task, "num_partitions": computed})
         self.config, self._method, self._model, dataset = _prepare(key, own, task)
         self.broadcast = self._method.wire.read_order(sent, order.round_index)
         """The state that this client starts from."""
@@ -72,7 +79,6 @@ class LocalRound:
         if own:
             indices = np.arange(len(dataset.y_train))
         else:
-            count = order.num_partitions or int(node_config["num-partitions"])
             indices = _own_indices(key, partition_id, count, order.partition_file)
         device = choose_device(self.config.device)
         self._data = ClientData.of(dataset, indices, device=device)
@@ -133,6 +139,35 @@ def run_local_round(
     return LocalRound(run_config, node_config, order, sent).train()
 
 
+def load(wanted: Mapping[str, Any]) -> None:
+    """Load the data and the network of a round for processes that are forked later.
+
+    Parameters
+    ----------
+    wanted : what `on_load` was told, also after a way through JSON.
+    """
+    key = tuple((str(name), value) for name, value in wanted["key"])
+    _loaded(key, wanted["own"], wanted["task"])
+    if wanted["num_partitions"]:
+        _computed_partition(key, wanted["num_partitions"])
+
+
+@lru_cache(maxsize=1)
+def _loaded(
+    key: _Key, own: str, task: str
+) -> tuple[RunConfig, Method, nn.Module, Dataset]:
+    """Return what survives a fork: the network is not on its device yet."""
+    config = RunConfig.from_mapping(dict(key))
+    if own:
+        dataset = load_own_data(own, DataTask.from_json(task))
+    else:
+        dataset = load_run_dataset(config)
+    method = create_method(config, dataset.input_shape, dataset.num_classes)
+    # The wire first: it shares the network's construction.
+    _ = method.wire
+    return config, method, method.new_model(), dataset
+
+
 @lru_cache(maxsize=1)
 def _prepare(
     key: _Key, own: str, task: str
@@ -143,17 +178,11 @@ def _prepare(
         torch.set_num_threads(config.client_threads)
     if config.deterministic:
         set_deterministic()
-    if own:
-        dataset = load_own_data(own, DataTask.from_json(task))
-    else:
-        dataset = load_run_dataset(config)
-    method = create_method(config, dataset.input_shape, dataset.num_classes)
+    _, method, model, dataset = _loaded(key, own, task)
     choice = explain_device(config.device)
     level = WARNING if choice.lies_idle else DEBUG
     log(level, "This client trains on %s: %s", choice.device, choice.reason)
-    # The wire first: it shares the network's construction.
-    _ = method.wire
-    model = method.new_model().to(choice.device)
+    model = model.to(choice.device)
     if config.compile:
         compile_steps(model)
     return config, method, model, dataset
@@ -177,5 +206,5 @@ def _own_indices(
 def _computed_partition(
     key: _Key, num_partitions: int
 ) -> list[np.ndarray[Any, np.dtype[np.int64]]]:
-    config, _, _, dataset = _prepare(key, "", "")
+    config, _, _, dataset = _loaded(key, "", "")
     return run_partition(config, dataset, num_partitions)

@@ -58,6 +58,14 @@ def device(
             "those of a simulation.",
         ),
     ] = 0,
+    cold: Annotated[
+        bool,
+        typer.Option(
+            "--cold",
+            help="Start and load a process for every message. Slower; between messages "
+            "it needs less memory, for torch, the data and the network are not kept.",
+        ),
+    ] = False,
     wait: Annotated[
         bool, typer.Option(help="Wait for a server that cannot be reached yet.")
     ] = True,
@@ -106,6 +114,7 @@ def device(
         device=train_on,
         threads=threads,
         insecure=insecure,
+        cold=cold,
     )
     console.print(
         f"{settings.name}: joining {settings.server}, models go to {settings.models}",

@@ -59,7 +59,7 @@ def flower_environment(home: Path) -> dict[str, str]:
 def fleet_environment(home: Path) -> dict[str, str]:
     """Return the environment for a fleet's Flower; the user's own settings win."""
     return {
-        # How often training processes look for work; Flower's own 1 s is felt.
+        # The longest pause between two looks for work, on devices less: short_waits.
         "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.3",
         # Every array is an object that travels on its own. More of them at once, up
         # to the number of cores, pays where the way to the server is long.

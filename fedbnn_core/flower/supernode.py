@@ -4,16 +4,19 @@ It unpacks the bundle, checks the data and the way to the server, starts the Sup
 and puts its errors into words. All federated work is Flower's.
 """
 
+import os
 import socket
+import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 from fedbnn_core.errors import FleetError
 from fedbnn_core.fleet.bundle import Bundle
-from fedbnn_core.flower.child import fleet_environment, flower_command, started
+from fedbnn_core.flower.child import fleet_environment, started
 from fedbnn_core.flower.device_keys import remove_old_keys, unpacked
 from fedbnn_core.flower.reachability import (
     find_obstacle,
@@ -23,6 +26,7 @@ from fedbnn_core.flower.reachability import (
 )
 from fedbnn_core.flower.refusals import LOST_HEARTBEAT, explain
 from fedbnn_core.flower.version import require_grpc_flower
+from fedbnn_core.flower.warm import launchers, warm_process
 
 __all__ = ["DeviceSettings", "run_device", "supernode_command"]
 
@@ -58,6 +62,8 @@ class DeviceSettings:
     """Threads that train; 0: one per core."""
     insecure: bool = False
     """Without TLS and without a key."""
+    cold: bool = False
+    """Whether each message gets a process of its own that loads everything itself."""
 
     @property
     def models(self) -> Path:
@@ -100,7 +106,8 @@ def supernode_command(
         Loopback port between the SuperNode and its training processes.
     """
     command = [
-        flower_command("flower-supernode"),
+        *(sys.executable, "-P", "-m", "fedbnn_core.flower.short_waits"),
+        "flower-supernode",
         *("--superlink", settings.server),
         *("--host", "127.0.0.1", "--port", str(port)),
         *("--node-config", settings.node_config()),
@@ -152,6 +159,25 @@ def run_device(
     # Both may be left over from a device that lost its power.
     settings.connected_mark.unlink(missing_ok=True)
     remove_old_keys(settings.state)
+    with ExitStack() as running:
+        folder = settings.state.absolute() / "warm"
+        first = running.enter_context(launchers(folder, is_warm=not settings.cold))
+        environment = fleet_environment(settings.state.absolute() / "flwr")
+        environment["PATH"] = os.pathsep.join([first, environment["PATH"]])
+        if not settings.cold:
+            running.enter_context(warm_process(folder, environment, on_line))
+        _stay(settings, bundle, environment, say, on_line, wait)
+
+
+def _stay(
+    settings: DeviceSettings,
+    bundle: Bundle | None,
+    environment: Mapping[str, str],
+    say: Callable[[str], None],
+    on_line: Callable[[str], None],
+    wait: bool,
+) -> None:
+    """Run one SuperNode after the other; raise `FleetError` if there is no use."""
     refused_since: float | None = None
     while True:
         _wait_for_server(
@@ -159,7 +185,7 @@ def run_device(
         )
         with unpacked(bundle, settings.state) as credentials:
             command = supernode_command(settings, credentials, _free_port())
-            log, joined = _run_once(command, settings, say, on_line)
+            log, joined = _run_once(command, environment, settings, say, on_line)
         refusal = explain(log)
         if bundle is not None and not refusal.is_certain:
             # Flower ends a SuperNode without a word when the server refuses it.
@@ -180,6 +206,7 @@ def run_device(
 
 def _run_once(
     command: list[str],
+    environment: Mapping[str, str],
     settings: DeviceSettings,
     say: Callable[[str], None],
     on_line: Callable[[str], None],
@@ -211,7 +238,6 @@ def _run_once(
             elif LOST_HEARTBEAT in text:
                 process.terminate()
 
-    environment = fleet_environment(settings.state.absolute() / "flwr")
     try:
         with started(command, environment) as process:
             # In a thread: the SuperNode's children keep the pipe open when it ends.
