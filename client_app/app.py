@@ -1,11 +1,13 @@
 """The Flower ClientApp: read the message, let the core train, reply."""
 
+import io
 import time
 from collections.abc import Mapping
 from logging import INFO, WARNING
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from flwr.app import (
     Array,
     ArrayRecord,
@@ -34,6 +36,7 @@ from fedbnn_core.messages import (
     ReplyMetrics,
     TrainOrder,
 )
+from fedbnn_core.wire.container import CONTAINER, pack, unpack
 
 __all__ = ["app"]
 
@@ -109,8 +112,10 @@ def train(message: Message, context: Context) -> Message:
 
     order = TrainOrder.from_record(message.content.config_records[TrainOrder.RECORD])
     sent = {
-        name: array.numpy()
-        for name, array in message.content.array_records[ARRAYS].items()
+        name: np.load(io.BytesIO(file), allow_pickle=False)
+        for name, file in unpack(
+            message.content.array_records[ARRAYS][CONTAINER].data
+        ).items()
     }
     config = _run_config(context, order.run_config)
     local = LocalRound(config, context.node_config, order, sent)
@@ -155,7 +160,7 @@ def train(message: Message, context: Context) -> Message:
 
 
 def _to_record(arrays: Arrays) -> ArrayRecord:
-    return ArrayRecord({name: Array(array) for name, array in arrays.items()})
+    return ArrayRecord({CONTAINER: Array(pack(arrays))} if arrays else {})
 
 
 def _run_config(context: Context, stored: Mapping[str, Any] | None) -> dict[str, Any]:

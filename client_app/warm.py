@@ -5,8 +5,7 @@ too. For each message that is handed over at the socket in FOLDER it forks: the 
 handles the message as Flower's ``flwr-clientapp`` does, and ends. So nothing that a
 message does, a crash included, is left for the next one, and its memory is given back.
 
-This process itself has one thread and never touches a GPU, neither of which a fork
-survives.
+This process itself starts no threads and never touches a GPU: neither survives a fork.
 """
 
 import json

@@ -27,6 +27,7 @@ from fedbnn_core.server.attempt import RoundAttempt
 from fedbnn_core.server.reply import Reply
 from fedbnn_core.server.run import ServerRun
 from fedbnn_core.server.validation import validate
+from fedbnn_core.wire.container import CONTAINER, pack, unpack
 from server_app.exchange import Exchange
 from server_app.inbox import Answer, answer_of, record_bytes
 from server_app.objects import Limits
@@ -46,8 +47,8 @@ class FedBNNStrategy(Strategy):
     """Run the rounds of a `ServerRun` over Flower's grid.
 
     Weights travel in the record ``arrays``, coded if the config says so, R1 and R2 in
-    ``rotations``. Evaluation
-    happens on the server, so no evaluation messages are sent.
+    ``rotations``, each record as one container. Evaluation happens on the server, so no
+    evaluation messages are sent.
     """
 
     def __init__(self, run: ServerRun, roster: Roster) -> None:
@@ -215,9 +216,12 @@ class FedBNNStrategy(Strategy):
 
 
 def to_record(arrays: Arrays) -> ArrayRecord:
-    """Return the arrays as a Flower record."""
-    return ArrayRecord({name: Array(array) for name, array in arrays.items()})
+    """Return the arrays as a Flower record: one container."""
+    return ArrayRecord({CONTAINER: Array(pack(arrays))})
 
 
 def _npy_files(record: ArrayRecord) -> dict[str, bytes]:
+    """Return a record's arrays as they came; raise `ReplyError` for a bad container."""
+    if set(record) == {CONTAINER}:
+        return unpack(record[CONTAINER].data)
     return {name: array.data for name, array in record.items()}

@@ -12,7 +12,7 @@ from fedbnn_core.aggregation.mean import ReplyArrays
 from fedbnn_core.aggregation.norms import update_norm
 from fedbnn_core.aggregation.robust import aggregation_rule
 from fedbnn_core.aggregation.threads import map_in_threads
-from fedbnn_core.arrays import Array, Arrays, npy_bytes, shapes_of
+from fedbnn_core.arrays import Array, Arrays, shapes_of
 from fedbnn_core.binary.options import BinaryOptions
 from fedbnn_core.binary.post_training import binarize_float_model
 from fedbnn_core.config import RunConfig
@@ -22,6 +22,7 @@ from fedbnn_core.networks import ModelSpec, build_model
 from fedbnn_core.networks.state import state_arrays
 from fedbnn_core.seeding import derive_seed
 from fedbnn_core.training.local import LocalTask, prefer_channels_last
+from fedbnn_core.wire.container import container_bytes
 from fedbnn_core.wire.run_wire import FLOAT_BITS, RunWire
 
 __all__ = [
@@ -161,11 +162,10 @@ class Method(ABC):
     def message_bytes(self) -> PerClientBytes:
         """The arrays of one client's messages as they travel, headers included."""
         template, wire = self.template, self.wire
-        up = {**(wire.reply_arrays or template.reply), **template.rotations}
-        down = wire.order_arrays or template.broadcast
+        up = container_bytes(wire.reply_arrays or template.reply)
         return PerClientBytes(
-            up=sum(map(npy_bytes, up.values())),
-            down=sum(map(npy_bytes, down.values())),
+            up=up + container_bytes(template.rotations),
+            down=container_bytes(wire.order_arrays or template.broadcast),
         )
 
     @cached_property

@@ -1,5 +1,6 @@
 """Bad replies, stragglers, dropouts and lost quorums, with the real apps."""
 
+import io
 import shutil
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from fedbnn_core.runs.directory import RunDirectory
 from fedbnn_core.runs.metrics import Rejection
 from fedbnn_core.server.local import LocalFederation
 from fedbnn_core.server.opening import open_run
+from fedbnn_core.wire.container import CONTAINER, pack, unpack
 from server_app.roster import Roster
 from server_app.strategy import FedBNNStrategy, to_record
 from tests.apps.local_grid import LocalGrid, error_reply, run_server
@@ -91,8 +93,13 @@ def test_the_apps_and_the_local_federation_give_the_same_bits(
 
 def with_arrays(reply, change):
     record = reply.content.array_records["arrays"]
-    name = next(iter(record))
-    record[name] = Array(change(record[name].numpy()))
+    arrays = {
+        name: np.load(io.BytesIO(file))
+        for name, file in unpack(record[CONTAINER].data).items()
+    }
+    name = next(iter(arrays))
+    arrays[name] = change(arrays[name])
+    record[CONTAINER] = Array(pack(arrays))
     return reply
 
 
@@ -479,3 +486,20 @@ def test_full_disk_is_found_before_training(data, tmp_path, monkeypatch):
     with pytest.raises(RunError, match=r"needs about .* MB .* only 0\.0 MB are free"):
         run_server(grid, config)
     assert grid.asked == []
+
+
+def test_a_malformed_container_is_rejected_with_the_reason(federate):
+    def fault(partition, round_index, reply):
+        if partition == 2:
+            record = reply.content.array_records["arrays"]
+            content = record[CONTAINER].numpy()
+            record[CONTAINER] = Array(content[:-1])
+        return reply
+
+    directory, _ = federate(fault=fault, clients_per_round=CLIENTS)
+    for line in directory.read_metrics():
+        (entry,) = line.rejected
+        assert entry.client == 2
+        assert "bytes by its index" in entry.reason
+        assert entry.size_bytes > 0
+        assert line.clients == [0, 1, 3, 4, 5, 6, 7]

@@ -13,6 +13,7 @@ import pytest
 from fedbnn_core.flower import handover
 from fedbnn_core.flower.handover import hand_over
 from tests.deploy.site import wait_until
+from tests.tiny_run import tiny_config, write_data
 
 # Stands for flwr-clientapp: does what its first argument says.
 HANDLER = """
@@ -112,12 +113,38 @@ def test_data_are_given_back_after_an_idle_while(waiting, tmp_path):
     assert process.wait(20) == 0
 
 
-def test_the_waiting_process_has_one_thread_after_its_imports():
-    code = "import client_app.warm, os; print(len(os.listdir('/proc/self/task')))"
-    told = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    )
-    assert told.stdout == "1\n"
+def test_a_copy_trains_with_threads_after_data_were_loaded(tmp_path):
+    """Threads of torch that were started before a fork would hang the copy."""
+    data = write_data(tmp_path / "d.npz", train=64, test=40)
+    config = tiny_config(data, tmp_path, client_threads=2, num_server_rounds=1)
+    code = f"""
+import json, os, sys, threading
+from client_app import local_round, warm
+from fedbnn_core.messages import TrainOrder
+config = {config.to_mapping()!r}
+key = tuple(sorted(config.items()))
+wanted = json.dumps({{"key": key, "own": "", "task": "", "num_partitions": 4}})
+reader, writer = os.pipe()
+child = os.fork()
+if child == 0:
+    os.write(writer, wanted.encode() + b"\\n")
+    os._exit(0)
+os.close(writer)
+assert warm._end(reader, child)
+assert threading.active_count() == 1
+child = os.fork()
+if child == 0:
+    _, method, _, _ = local_round._loaded(key, "", "")
+    order = TrainOrder(0, 1, partition_file="", num_partitions=4)
+    broadcast = method.template.broadcast
+    local_round.run_local_round(config, {{"partition-id": 1}}, order, broadcast)
+    assert local_round._loaded.cache_info().misses == 1
+    assert local_round._computed_partition.cache_info().misses == 1
+    os._exit(7)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    done = subprocess.run([sys.executable, "-c", code], timeout=120)
+    assert done.returncode == 7
 
 
 def test_output_goes_where_the_launcher_s_goes_and_kill_9_spares_the_copy(
