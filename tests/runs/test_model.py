@@ -26,7 +26,8 @@ MEAN, STD = 0.286, 0.353
 def run(tmp_path: Path) -> RunDirectory:
     """Return the folder of a run whose models were never trained."""
     directory = RunDirectory(tmp_path)
-    config = RunConfig.from_mapping({"method": "fedbnn"}, complete=False)
+    settings = {"method": "fedbnn", "float-first": False}
+    config = RunConfig.from_mapping(settings, complete=False)
     about = {
         "config": config.to_mapping(),
         "input_shape": [1, 28, 28],
