@@ -27,16 +27,10 @@ from fedbnn_core.choices import (
     UPLINK_BITS,
     method_names,
 )
-from fedbnn_core.config_defaults import Value, default_file, default_mapping
+from fedbnn_core.config.defaults import Value, default_mapping
 from fedbnn_core.errors import ConfigError
 
-__all__ = [
-    "CHANGEABLE",
-    "RunConfig",
-    "Value",
-    "default_file",
-    "default_mapping",
-]
+__all__ = ["CHANGEABLE", "RunConfig"]
 
 CHANGEABLE = (
     "checkpoint-every",
