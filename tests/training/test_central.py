@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import fedbnn_core as fb
 from fedbnn_core.binary.model import binary_layers
-from fedbnn_core.data.batches import normalise
+from fedbnn_core.data.batches import normalize
 from fedbnn_core.errors import RunError
 
 
@@ -57,7 +57,7 @@ class Own(nn.Module):
 
 
 def logits(net: nn.Module, data: fb.Dataset) -> np.ndarray:
-    images = normalise(torch.from_numpy(np.array(data.x_test)), data.mean, data.std)
+    images = normalize(torch.from_numpy(np.array(data.x_test)), data.mean, data.std)
     with torch.no_grad():
         return net(images).numpy()
 
