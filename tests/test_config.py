@@ -27,7 +27,7 @@ def test_defaults_are_those_of_pyproject_and_valid():
 
 
 def test_every_field_has_a_description():
-    source = (PYPROJECT.parent / "fedbnn_core" / "config.py").read_text()
+    source = (PYPROJECT.parent / "fedbnn_core" / "config" / "run_config.py").read_text()
     body = source.split("class RunConfig:")[1].split("def __post_init__")[0]
     lines = [line.strip() for line in body.splitlines() if line.strip()][1:]
     for position, line in enumerate(lines):
