@@ -1,7 +1,7 @@
 """Combine ten ConvNeXt-Tiny replies: time beside a plain sum, and peak memory.
 
 The plain sum adds up the same arrays, weighted, in float32 with numpy. The server
-averages in float64. In a round that is evaluated it also standardises and rotates
+averages in float64. In a round that is evaluated it also standardizes and rotates
 every binary weight of every reply, which takes the number of operations printed.
 """
 

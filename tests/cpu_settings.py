@@ -42,7 +42,7 @@ def main(arguments: list[str]) -> int:
             continue
         print(words, flush=True)
         command = [sys.executable, "-m", "pytest", "-q", "-m", "cpu_settings"]
-        paths = ["tests/aggregation", "tests/data", "tests/methods"]
+        paths = ["tests/aggregation", "tests/data", "tests/methods", "tests/training"]
         done = subprocess.run(
             [*command, *paths, *arguments], env=os.environ | settings, check=False
         )

@@ -11,9 +11,9 @@ ROOT = Path(__file__).parent.parent
 CORE = ROOT / "fedbnn_core"
 # Each package imports only packages above it in this list.
 PACKAGES = (
-    *("binary", "networks", "data", "training", "aggregation", "wire", "methods"),
-    *("packed", "export", "runs", "fleet", "flower", "reporting", "experiments"),
-    *("speed", "server", "cli"),
+    *("binary", "config", "networks", "data", "training", "aggregation", "wire"),
+    *("methods", "packed", "export", "runs", "fleet", "flower", "reporting"),
+    *("experiments", "speed", "server", "cli"),
 )
 MODULES = sorted(
     path
@@ -21,7 +21,7 @@ MODULES = sorted(
     for path in (ROOT / folder).rglob("*.py")
 )
 LONGEST_MODULE = 320
-MOST_ROOT_MODULES = 9
+MOST_ROOT_FILES = 9
 # The public API loads lazily and names modules of every package.
 PUBLIC_API = CORE / "__init__.py"
 NOT_FOR_USERS = ("fedbnn.md", "baselines.md", "integers.md", "house.md", "../shared")
@@ -119,10 +119,9 @@ def test_packed_loads_neither_torch_nor_flower():
     assert not {"torch", "flwr", "fedbnn_core.binary"} & loaded_by("fedbnn_core.packed")
 
 
-def test_the_root_has_few_modules():
-    """Python modules count; py.typed, a mark for type checkers, does not."""
-    found = sorted(path.name for path in CORE.glob("*.py"))
-    assert len(found) <= MOST_ROOT_MODULES, found
+def test_the_root_has_few_files():
+    found = sorted(path.name for path in CORE.iterdir() if path.is_file())
+    assert len(found) <= MOST_ROOT_FILES, found
 
 
 def test_no_module_is_long():

@@ -27,7 +27,7 @@ def test_defaults_are_those_of_pyproject_and_valid():
 
 
 def test_every_field_has_a_description():
-    source = (PYPROJECT.parent / "fedbnn_core" / "config.py").read_text()
+    source = (PYPROJECT.parent / "fedbnn_core" / "config" / "run_config.py").read_text()
     body = source.split("class RunConfig:")[1].split("def __post_init__")[0]
     lines = [line.strip() for line in body.splitlines() if line.strip()][1:]
     for position, line in enumerate(lines):
@@ -99,7 +99,8 @@ def test_a_missing_key_is_named():
 
 
 def test_learning_rate_halves_at_200_400_600():
-    config = parse(lr=0.1, lr_halve_from=200, lr_halve_every=200)
+    halving = {"lr_schedule": "halve", "lr_halve_from": 200, "lr_halve_every": 200}
+    config = parse(lr=0.1, **halving)
     rates = {r: config.learning_rate(r) for r in (0, 199, 200, 399, 400, 1499)}
     assert rates == pytest.approx(
         {0: 0.1, 199: 0.1, 200: 0.05, 399: 0.05, 400: 0.025, 1499: 0.1 / 128}

@@ -15,10 +15,10 @@ def info(
 ) -> None:
     """Show the layers, sizes and bits of a packed model."""
     from fedbnn_core.packed.decode import decode, read_file
-    from fedbnn_core.packed.summary import summarise
+    from fedbnn_core.packed.summary import summarize
 
     data = read_file(model)
-    summary = summarise(decode(data), data)
+    summary = summarize(decode(data), data)
     console = Console(highlight=False)
     if as_json:
         console.print_json(data=summary)

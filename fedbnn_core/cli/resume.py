@@ -14,7 +14,7 @@ from fedbnn_core.cli.run import (
     write_run_report,
 )
 from fedbnn_core.config import CHANGEABLE, RunConfig, Value
-from fedbnn_core.config_defaults import UNNAMED
+from fedbnn_core.config.defaults import UNNAMED
 from fedbnn_core.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Turn uint8 images into normalised, augmented float batches on a device.
+"""Turn uint8 images into normalized, augmented float batches on a device.
 
 Every step works on a whole batch of tensors; no Python code runs per image.
 """
@@ -16,14 +16,14 @@ from torch.nn import functional as F
 from fedbnn_core.data.dataset import NO_AUGMENTATION, Augmentation, Dataset
 from fedbnn_core.errors import ConfigError
 
-__all__ = ["ClientData", "batch_sizes", "normalise"]
+__all__ = ["ClientData", "batch_sizes", "normalize"]
 
-# A client up to this size keeps its images as normalised floats: one gather then
+# A client up to this size keeps its images as normalized floats: one gather then
 # makes a batch. It is per client, so it stays far below what training itself takes.
 _FLOAT_CACHE_BYTES = 64 * 2**20
 
 
-def normalise(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
+def normalize(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
     """Map uint8 pixels to ``(pixel / 255 - mean) / std`` per channel, as float32.
 
     Parameters
@@ -51,7 +51,7 @@ def _scale_and_shift(
 def batch_sizes(num_samples: int, batch_size: int) -> list[int]:
     """Cut an epoch into batches, none of which holds a single sample.
 
-    Batch normalisation has no variance over one sample, so a last batch of one joins
+    Batch normalization has no variance over one sample, so a last batch of one joins
     the batch before it. A client with one sample in all gets one batch of two, the
     same sample twice; a client without samples gets no batch.
 
@@ -63,7 +63,7 @@ def batch_sizes(num_samples: int, batch_size: int) -> list[int]:
     if batch_size < 2:
         raise ConfigError(
             f"The batch size must be at least 2, but got {batch_size}: batch "
-            "normalisation cannot train on single samples."
+            "normalization cannot train on single samples."
         )
     if num_samples == 1:
         return [2]
@@ -86,7 +86,7 @@ class ClientData:
     labels : int array (n,)
         One label per image.
     mean, std : sequence of float
-        Normalisation per channel, of pixels / 255.
+        Normalization per channel, of pixels / 255.
     augmentation : Augmentation, optional
         What happens to an image each time it is used.
     device : str or torch.device, default "cpu"
@@ -109,14 +109,14 @@ class ClientData:
         self.labels = torch.from_numpy(np.array(labels, dtype=np.int64)).to(device)
         pixels = torch.from_numpy(np.array(images)).to(device)
         padding = augmentation.crop_padding
-        # Padding comes before normalisation: the border is black, not average grey.
+        # Padding comes before normalization: the border is black, not average grey.
         pixels = F.pad(pixels, (padding,) * 4) if padding else pixels
         if augmentation.horizontal_flip:
             # Mirrored twins behind the originals: flipping is then a choice of rows.
             pixels = torch.cat([pixels, pixels.flip(3)])
-        self._is_normalised = pixels.numel() * 4 <= _FLOAT_CACHE_BYTES
+        self._is_normalized = pixels.numel() * 4 <= _FLOAT_CACHE_BYTES
         self._frames = (
-            normalise(pixels, self._mean, self._std) if self._is_normalised else pixels
+            normalize(pixels, self._mean, self._std) if self._is_normalized else pixels
         )
 
     @classmethod
@@ -179,8 +179,8 @@ class ClientData:
         for size in sizes:
             batch = slice(start, start + size)
             images = self._cut(rows[batch], offsets[:, batch])
-            if not self._is_normalised:
-                images = normalise(images, self._mean, self._std)
+            if not self._is_normalized:
+                images = normalize(images, self._mean, self._std)
             yield images, self.labels.index_select(0, order[batch])
             start += size
 

@@ -210,7 +210,7 @@ def _channel_statistics(images: Images) -> tuple[tuple[float, ...], tuple[float,
     """Compute mean and standard deviation of pixels / 255 for each channel.
 
     From histograms: exact, and without a float copy of the images. A channel that is
-    constant gets standard deviation 1, so that normalising it stays finite.
+    constant gets standard deviation 1, so that normalizing it stays finite.
     """
     channels = images.shape[1]
     histogram = np.zeros((channels, 256), dtype=np.int64)

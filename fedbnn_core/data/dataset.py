@@ -42,7 +42,7 @@ NO_AUGMENTATION = Augmentation()
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Images and labels of a classification task, before any normalisation.
+    """Images and labels of a classification task, before any normalization.
 
     Arrays may be read-only memory maps that all processes of a machine share.
     """
@@ -60,7 +60,7 @@ class Dataset:
     class_names: tuple[str, ...]
     """One name per class; their number is the number of classes."""
     mean: tuple[float, ...]
-    """Per-channel mean of pixels / 255, used to normalise training images."""
+    """Per-channel mean of pixels / 255, used to normalize training images."""
     std: tuple[float, ...]
     """Per-channel standard deviation that goes with `mean`."""
     augmentation: Augmentation = NO_AUGMENTATION

@@ -88,7 +88,7 @@ def load_dataset(
         Folder that holds the dataset's files; see `data_folder` for the default.
         System folders such as /usr/share/datasets are searched afterwards.
     faithful_test_statistics : bool, default False
-        Normalise test images by statistics of the test set where the baselines' code
+        Normalize test images by statistics of the test set where the baselines' code
         does so (fmnist, svhn). That leaks a little of the test set.
     image_size : tuple of int, optional
         Height and width that the images of a folder are resized to; by default their

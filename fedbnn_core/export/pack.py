@@ -172,7 +172,7 @@ def _pixel_affine(
 ) -> tuple[Floats, Floats]:
     """Return (pixel / 255 - mean) / std as scale and shift of the pixel.
 
-    Rounded to float32 in the same place as `fedbnn_core.data.batches.normalise`.
+    Rounded to float32 in the same place as `fedbnn_core.data.batches.normalize`.
     """
     for name, values in (("mean", mean), ("std", std)):
         if len(values) not in (1, channels):

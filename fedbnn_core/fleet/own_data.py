@@ -65,7 +65,7 @@ def load_own_data(path: str | Path, task: DataTask) -> Dataset:
     """Load a device's images for a run; the classes and their order are the run's.
 
     Images of a folder are resized and turned grey or RGB as the run needs; those of an
-    .npz file must have the right shape. Normalisation and augmentation are the run's.
+    .npz file must have the right shape. Normalization and augmentation are the run's.
 
     Raises
     ------

@@ -115,7 +115,7 @@ class ChannelLayerNorm(nn.LayerNorm):
     """Layer norm over the channels of each position of an (n, c, h, w) tensor."""
 
     def forward(self, input: Tensor) -> Tensor:
-        """Normalise over dimension 1; in evaluation on a CPU summed in float64."""
+        """Normalize over dimension 1; in evaluation on a CPU summed in float64."""
         if self.training:
             return super().forward(input.movedim(1, -1)).movedim(-1, 1)
         x = input.to(widest(input))

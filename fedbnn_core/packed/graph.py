@@ -124,18 +124,18 @@ class Graph:
     input_shape: Shape
     pixel_scale: Floats
     pixel_shift: Floats
-    """A pixel is normalised to fma(pixel, scale, shift), one pair per channel."""
+    """A pixel is normalized to fma(pixel, scale, shift), one pair per channel."""
     class_names: list[str]
     operations: list[Operation] = field(default_factory=list)
 
     @property
     def mean(self) -> list[float]:
-        """Return the mean of pixel / 255 that normalisation subtracts."""
+        """Return the mean of pixel / 255 that normalization subtracts."""
         return [float(m) for m in -self.pixel_shift / self.pixel_scale / 255]
 
     @property
     def std(self) -> list[float]:
-        """Return the deviation of pixel / 255 that normalisation divides by."""
+        """Return the deviation of pixel / 255 that normalization divides by."""
         return [float(s) for s in 1 / (255 * self.pixel_scale.astype(np.float64))]
 
     @property

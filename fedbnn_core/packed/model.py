@@ -123,7 +123,7 @@ class PackedModel:
         """
         batch = self._arrange(np.asarray(images), layout, normalized)
         if _native is None or self._handle is None:
-            return reference.run(self.graph, self._normalised(batch))
+            return reference.run(self.graph, self._normalized(batch))
         out = np.empty((len(batch), len(self.class_names)), np.float32)
         with self._lock:
             _native.logits(
@@ -138,7 +138,7 @@ class PackedModel:
 
         The keys are positions in ``graph.operations``; see `logits` for the input.
         """
-        batch = self._normalised(self._arrange(np.asarray(image), layout, normalized))
+        batch = self._normalized(self._arrange(np.asarray(image), layout, normalized))
         if len(batch) != 1:
             raise FedBNNError(f"expected one image, got {len(batch)}; pass them singly")
         if _native is None or self._handle is None:
@@ -159,10 +159,10 @@ class PackedModel:
         about = _native.describe(self._handle)
         return {key: about[key] for key in ("weight_bytes", "activation_bytes")}
 
-    def _normalised(self, batch: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+    def _normalized(self, batch: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
         if batch.dtype == np.float32:
             return batch
-        return reference.normalise(self.graph, batch)
+        return reference.normalize(self.graph, batch)
 
     def _arrange(
         self, images: npt.NDArray[Any], layout: str, normalized: bool

@@ -14,7 +14,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from fedbnn_core.packed.graph import Graph, Kind, Operation, infer_shapes, present
 
-__all__ = ["activation_bytes", "fma", "normalise", "preactivations", "run", "signs"]
+__all__ = ["activation_bytes", "fma", "normalize", "preactivations", "run", "signs"]
 
 Floats = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
@@ -28,13 +28,13 @@ _BLOCK = 2**18
 """Values of which float64 copies are made at once."""
 
 
-def normalise(graph: Graph, pixels: npt.NDArray[np.uint8]) -> Floats:
-    """Return raw pixels (..., c) normalised as the network was trained."""
+def normalize(graph: Graph, pixels: npt.NDArray[np.uint8]) -> Floats:
+    """Return raw pixels (..., c) normalized as the network was trained."""
     return fma(pixels.astype(np.float32), graph.pixel_scale, graph.pixel_shift)
 
 
 def run(graph: Graph, images: Floats) -> Floats:
-    """Return logits (n, classes) of normalised images (n, h, w, c)."""
+    """Return logits (n, classes) of normalized images (n, h, w, c)."""
     logits = np.empty((len(images), len(graph.class_names)), np.float32)
     largest = max(int(np.prod(shape.output)) for shape in infer_shapes(graph))
     count = min(64, max(1, _VALUES_AT_ONCE // largest))

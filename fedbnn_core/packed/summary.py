@@ -10,7 +10,7 @@ from fedbnn_core.packed.graph import (
     infer_shapes,
 )
 
-__all__ = ["macs", "summarise"]
+__all__ = ["macs", "summarize"]
 
 _RECORD_BYTES = 16
 
@@ -26,7 +26,7 @@ def macs(graph: Graph) -> tuple[int, int]:
     return counts[True], counts[False]
 
 
-def summarise(graph: Graph, data: bytes) -> dict[str, Any]:
+def summarize(graph: Graph, data: bytes) -> dict[str, Any]:
     """Return the figures that `fedbnn info` shows, ready for JSON."""
     layers = [
         _layer(op, shape)

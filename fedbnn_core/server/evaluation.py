@@ -15,7 +15,7 @@ import torch
 
 from fedbnn_core.arrays import Arrays
 from fedbnn_core.data import Dataset, split_test
-from fedbnn_core.data.batches import normalise
+from fedbnn_core.data.batches import normalize
 from fedbnn_core.errors import FedBNNError
 from fedbnn_core.methods.base import Method
 from fedbnn_core.networks.complexity import complexity_of, model_sizes
@@ -150,7 +150,7 @@ class RunEvaluation:
         estimate_statistics(
             self._model,
             (
-                normalise(batch, images.mean, images.std)
+                normalize(batch, images.mean, images.std)
                 # Equal parts: a last batch of one image would have no variance.
                 for batch in images.images.tensor_split(
                     math.ceil(len(images) / _STATISTICS_BATCH)

@@ -10,7 +10,7 @@ import numpy as np
 
 from fedbnn_core.arrays import to_safetensors
 from fedbnn_core.config import RunConfig
-from fedbnn_core.config_defaults import UNNAMED
+from fedbnn_core.config.defaults import UNNAMED
 from fedbnn_core.data import Dataset, load_partition, save_partition
 from fedbnn_core.errors import ConfigError, DataError, RunError
 from fedbnn_core.files import disk_errors, require_space

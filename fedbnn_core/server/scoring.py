@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fedbnn_core.data.batches import normalise
+from fedbnn_core.data.batches import normalize
 from fedbnn_core.errors import ConfigError
 from fedbnn_core.export.pack import pack
 from fedbnn_core.packed import PackedModel, available_kernels
@@ -47,7 +47,7 @@ class Evaluation:
 
 
 class HeldOut:
-    """Normalised held-out images on a device, prepared once for many evaluations."""
+    """Normalized held-out images on a device, prepared once for many evaluations."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ def evaluate(
     model.eval()
 
     def logits(images: Tensor) -> Tensor:
-        result: Tensor = model(normalise(images, held_out.mean, held_out.std))
+        result: Tensor = model(normalize(images, held_out.mean, held_out.std))
         return result
 
     return score(logits, held_out, batch_size=batch_size)

@@ -24,7 +24,7 @@ def estimate_statistics(model: nn.Module, batches: Iterable[Tensor]) -> None:
     Parameters
     ----------
     model : in deployed mode; it is left in eval mode.
-    batches : normalised images, each a few hundred.
+    batches : normalized images, each a few hundred.
     """
     norms = [m for m in model.modules() if isinstance(m, nn.BatchNorm2d)]
     shares = [norm.momentum for norm in norms]

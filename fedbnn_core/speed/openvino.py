@@ -59,7 +59,7 @@ def openvino_runner(graph: Graph, images: Images, threads: int) -> Runner:
 
 
 def openvino_model(graph: Graph, batch: int) -> Any:
-    """Return an ``openvino.Model`` from normalised images (n, c, h, w) to logits."""
+    """Return an ``openvino.Model`` from normalized images (n, c, h, w) to logits."""
     import openvino
     from openvino import opset13
 

@@ -52,7 +52,7 @@ def contenders(
     """Return what is compared: the packed net and its float twin elsewhere.
 
     The twin has the same layers with float convolutions. ONNX Runtime's int8 version
-    is quantised statically, per channel. Without onnx and onnxruntime both are absent.
+    is quantized statically, per channel. Without onnx and onnxruntime both are absent.
     OpenVINO runs the packed net itself, in its binary convolutions, if it is installed.
     """
     shape = input_shape or INPUT_SHAPES[model]

@@ -19,7 +19,7 @@ from fedbnn_core.binary.model import (
 )
 from fedbnn_core.binary.options import BinaryOptions
 from fedbnn_core.binary.surrogate import Sharpness
-from fedbnn_core.data.batches import ClientData, normalise
+from fedbnn_core.data.batches import ClientData, normalize
 from fedbnn_core.data.dataset import Dataset
 from fedbnn_core.errors import RunError
 from fedbnn_core.networks.registry import ModelSpec
@@ -205,7 +205,7 @@ def evaluate(model: nn.Module, data: Dataset) -> Score:
             part = slice(start, start + _BATCH)
             pixels = torch.from_numpy(np.array(data.x_test[part])).to(device)
             labels = torch.from_numpy(np.array(data.y_test[part])).to(device)
-            images = normalise(pixels, data.test_mean, data.test_std)
+            images = normalize(pixels, data.test_mean, data.test_std)
             logits: Tensor = model(images)
             right += int((logits.argmax(dim=1) == labels).sum())
             loss += float(F.cross_entropy(logits, labels, reduction="sum"))

@@ -31,14 +31,31 @@ def hostile(federation):
     return change
 
 
-def errors_of_the_update(rule, folder, seed, rounds=2):
+def train_once(federation, replies):
+    """Let clients take their reply to round 1 from `replies`, if another run has it.
+
+    In round 1 all rules send the same: their clients train alike.
+    """
+    train = federation.local.train
+
+    def trained(client):
+        if federation.run.rounds_done:
+            return train(client)
+        if client not in replies:
+            replies[client] = train(client)
+        return replies[client]
+
+    federation.local.train = trained
+
+
+def errors_of_the_update(rule, folder, seed, replies, rounds=2):
     """Return, round by round, |update - honest| / |honest|.
 
     The honest update is the mean of the honest clients' updates, by hand.
     """
     config = tiny_config(
         write_data(folder / "data.npz", test=60, size=16, seed=seed),
-        folder / "runs",
+        folder / rule,
         model="cnn4",
         clients_per_round=10,
         local_epochs=2,
@@ -47,6 +64,7 @@ def errors_of_the_update(rule, folder, seed, rounds=2):
         seed=seed,
     )
     federation = TinyFederation(config, clients=10)
+    train_once(federation, replies)
     spoil, found = hostile(federation), []
 
     def convolutions(arrays):
@@ -72,11 +90,9 @@ def errors_of_the_update(rule, folder, seed, rounds=2):
     return found
 
 
-@pytest.mark.parametrize("rule", ["none", "clip", "median", "trimmed-mean"])
-def test_attackers_outdo_the_mean_but_no_robust_rule(rule, tmp_path, training_seed):
+def test_attackers_outdo_the_mean_but_no_robust_rule(tmp_path, training_seed, margin):
     """An error above 1 is worse than no update at all."""
-    errors = errors_of_the_update(rule, tmp_path, training_seed)
-    if rule == "none":
-        assert min(errors) > 2
-    else:
-        assert max(errors) < 1
+    replies = {}
+    for rule in ("none", "clip", "median", "trimmed-mean"):
+        errors = errors_of_the_update(rule, tmp_path, training_seed, replies)
+        margin(min(errors) - 2 if rule == "none" else 1 - max(errors))

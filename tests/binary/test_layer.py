@@ -17,30 +17,10 @@ from fedbnn_core.binary.model import (
 )
 from fedbnn_core.binary.options import BinaryOptions
 from fedbnn_core.binary.surrogate import Sharpness
+from tests.binary.reference import layer_of, normal, plus_minus, standardized
 
 # One forward pass needs no clock.
 pytestmark = pytest.mark.filterwarnings("ignore:a binary layer is trained without")
-
-
-def layer_of(*args: int, seed: int = 0, **kwargs: object) -> RotatedBinaryConv2d:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return RotatedBinaryConv2d(*args, **kwargs)  # type: ignore[arg-type]
-
-
-def normal(*shape: int, seed: int = 0) -> torch.Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
-
-
-def plus_minus(x: np.ndarray) -> np.ndarray:
-    return np.where(x >= 0, 1, -1)
-
-
-def standardized(w: np.ndarray) -> np.ndarray:
-    flat = w.reshape(len(w), -1)
-    centred = flat - flat.mean(axis=1, keepdims=True)
-    deviation = flat.std(axis=1, ddof=1, keepdims=True) + 1e-5
-    return (centred / deviation).reshape(w.shape)
 
 
 def mixed_weight(layer: RotatedBinaryConv2d, w_server: np.ndarray) -> np.ndarray:

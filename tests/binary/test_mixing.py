@@ -10,6 +10,7 @@ import torch
 from fedbnn_core.binary.mixing import STD_EPS, mixed_sign
 from fedbnn_core.binary.rotation import common_start, factor_pair
 from fedbnn_core.binary.surrogate import Sharpness
+from tests.binary.reference import standardized
 
 
 def slope(x: float, t: float, k: float) -> float:
@@ -21,16 +22,6 @@ def smooth_sign(x: np.ndarray, t: float, k: float) -> np.ndarray:
     """F(x), the antiderivative of F' with F(0) = 0: the sign that F' belongs to."""
     size = np.minimum(np.abs(x), math.sqrt(2) / t)
     return np.sign(x) * k * (math.sqrt(2) * t * size - t * t * size**2 / 2)
-
-
-def standardized(w: np.ndarray) -> np.ndarray:
-    if w[0].size == 1:
-        return w
-    flat = w.reshape(len(w), -1)
-    centred = flat - flat.mean(axis=1, keepdims=True)
-    return (centred / (flat.std(axis=1, ddof=1, keepdims=True) + STD_EPS)).reshape(
-        w.shape
-    )
 
 
 def mixed_weight(

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from fedbnn_core.binary.mixing import (
-    STD_EPS,
     angle_share,
     client_share,
     fused_weight,
@@ -15,16 +14,7 @@ from fedbnn_core.binary.mixing import (
     mixing_scalars,
     standardize_filters,
 )
-
-
-def standardized(w: np.ndarray) -> np.ndarray:
-    if w[0].size == 1:
-        return w
-    flat = w.reshape(len(w), -1)
-    centred = flat - flat.mean(axis=1, keepdims=True)
-    return (centred / (flat.std(axis=1, ddof=1, keepdims=True) + STD_EPS)).reshape(
-        w.shape
-    )
+from tests.binary.reference import standardized
 
 
 @pytest.mark.parametrize("shape", [(4, 3, 3, 3), (2, 1, 7, 7), (6, 8), (3, 2, 1, 1)])

@@ -81,7 +81,7 @@ def test_factor_pair_follows_the_papers_table(n: int, pair: tuple[int, int]) -> 
     assert factor_pair(n) == pair
 
 
-def test_factor_pair_is_the_most_square_factorisation() -> None:
+def test_factor_pair_is_the_most_square_factorization() -> None:
     for n in range(1, 700):
         products = [(a, n // a) for a in range(1, n + 1) if n % a == 0]
         wanted = max(pair for pair in products if pair[0] <= pair[1])

@@ -9,14 +9,13 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from fedbnn_core import config as config_module
 from fedbnn_core.cli import app
 from fedbnn_core.cli.config import config_keys
-from fedbnn_core.config import RunConfig, default_mapping
+from fedbnn_core.config import RunConfig, default_mapping, run_config
 from fedbnn_core.errors import ConfigError
 
 KEYS = {key.key: key for key in config_keys()}
-SOURCE = Path(config_module.__file__).read_text(encoding="utf-8")
+SOURCE = Path(run_config.__file__).read_text(encoding="utf-8")
 
 
 def invoke(*arguments):

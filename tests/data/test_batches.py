@@ -17,7 +17,7 @@ def random_images(count: int, channels: int = 3, size: int = 8) -> np.ndarray:
     return rng.integers(0, 256, (count, channels, size, size), dtype=np.uint8)
 
 
-def reference_normalise(image: np.ndarray) -> np.ndarray:
+def reference_normalize(image: np.ndarray) -> np.ndarray:
     """One image, channel by channel, in float64."""
     planes = [(p / 255 - m) / s for p, m, s in zip(image, MEAN, STD, strict=True)]
     return np.stack(planes)
@@ -38,7 +38,7 @@ def storage(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.usefixtures("storage")
-def test_an_epoch_is_a_normalised_permutation() -> None:
+def test_an_epoch_is_a_normalized_permutation() -> None:
     images = random_images(37)
     # The label names the image, so that each can be compared with its original.
     data = ClientData(images, np.arange(37), MEAN, STD)
@@ -48,7 +48,7 @@ def test_an_epoch_is_a_normalised_permutation() -> None:
     assert x.dtype == np.float32
     assert y.dtype == np.int64
     for got, label in zip(x, y, strict=True):
-        np.testing.assert_allclose(got, reference_normalise(images[label]), atol=2e-6)
+        np.testing.assert_allclose(got, reference_normalize(images[label]), atol=2e-6)
 
 
 @pytest.mark.usefixtures("storage")
@@ -68,7 +68,7 @@ def test_every_augmented_image_is_a_shifted_and_maybe_mirrored_original() -> Non
                 for mirrored in (False, True)
                 if np.allclose(
                     got,
-                    reference_normalise(
+                    reference_normalize(
                         framed[:, dy : dy + 8, dx : dx + 8][
                             :, :, :: -1 if mirrored else 1
                         ]
@@ -108,7 +108,7 @@ def test_only_cropping_or_only_flipping() -> None:
     )
     kept = 0
     for got, label in zip(*collect(flipped, 16, 0), strict=True):
-        plain = reference_normalise(images[label])
+        plain = reference_normalize(images[label])
         if np.allclose(got, plain, atol=2e-6):
             kept += 1
         else:

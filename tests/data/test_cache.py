@@ -100,7 +100,7 @@ def test_statistics_per_channel(cache: Path, tmp_path: Path) -> None:
     entry = decode_once("x", [source], read)
     pixels = images / 255
     assert entry.mean == pytest.approx(tuple(pixels.mean(axis=(0, 2, 3))))
-    # A constant channel has no spread; 1 keeps its normalised value finite.
+    # A constant channel has no spread; 1 keeps its normalized value finite.
     expected = (*pixels[:, :2].std(axis=(0, 2, 3)), 1.0)
     assert entry.std == pytest.approx(expected)
 

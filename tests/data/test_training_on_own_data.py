@@ -1,6 +1,6 @@
 """Own data of odd shape trains: 7 classes of grey 40x52 images in files."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -41,7 +41,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.cpu_settings
-def test_seven_grey_classes_train(folder: Path, training_seed: int) -> None:
+def test_seven_grey_classes_train(
+    folder: Path, training_seed: int, margin: Callable[[float], None]
+) -> None:
     dataset = load_dataset(f"folder:{folder}")
     assert dataset.input_shape == (1, 40, 52)
     spec = ModelSpec("cnn4", dataset.input_shape, dataset.num_classes)
@@ -68,7 +70,7 @@ def test_seven_grey_classes_train(folder: Path, training_seed: int) -> None:
         num_classes=7,
     )
     # Chance is 1/7.
-    assert evaluate(model, held_out).accuracy > 0.6
+    margin(evaluate(model, held_out).accuracy - 0.6)
 
 
 @pytest.mark.parametrize("count", [0, 1])

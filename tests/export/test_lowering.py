@@ -14,7 +14,7 @@ import fedbnn_core as fb
 from fedbnn_core.binary.memory_layout import hardtanh, pixel_mean, subsample
 from fedbnn_core.binary.model import begin_epoch
 from fedbnn_core.binary.surrogate import Sharpness
-from fedbnn_core.data.batches import normalise
+from fedbnn_core.data.batches import normalize
 from fedbnn_core.errors import ExportError
 from fedbnn_core.export.pack import check_exportable, pack
 from fedbnn_core.packed.encode import encode
@@ -81,7 +81,7 @@ def assert_agrees(
         input_shape=shape,
     )
     with torch.no_grad():
-        expected = net(normalise(torch.from_numpy(raw), mean, std)).numpy()
+        expected = net(normalize(torch.from_numpy(raw), mean, std)).numpy()
     actual = fb.PackedModel(encode(graph)).logits(raw, layout="NCHW")
     assert np.abs(expected).max() > 1e-3
     np.testing.assert_allclose(actual, expected, atol=2e-5 * np.abs(expected).max())

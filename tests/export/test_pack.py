@@ -11,7 +11,7 @@ from fedbnn_core.binary.model import begin_epoch, begin_round, binary_layers, de
 from fedbnn_core.binary.options import BinaryOptions
 from fedbnn_core.binary.surrogate import Sharpness
 from fedbnn_core.data import Dataset, load_dataset
-from fedbnn_core.data.batches import normalise
+from fedbnn_core.data.batches import normalize
 from fedbnn_core.errors import ConfigError, DataError
 from fedbnn_core.export.pack import export_packed, pack
 from fedbnn_core.networks import ModelSpec, build_model
@@ -118,7 +118,7 @@ def assert_packed_agrees(
     All kernels get one image; the fastest gets all of them.
     """
     data = packed(model, shape)
-    images = normalise(raw, [0.286] * shape[0], [0.353] * shape[0])
+    images = normalize(raw, [0.286] * shape[0], [0.353] * shape[0])
     sums = simulated_sums(model, images)
     with torch.no_grad():
         logits = model(images).numpy()
@@ -165,7 +165,7 @@ def test_trained_networks_agree(name: str, side: int, width: int) -> None:
     cut = slice((28 - side) // 2, (28 + side) // 2)
     pixels = torch.from_numpy(np.array(data.x_train[:71, :, cut, cut]))
     labels = torch.from_numpy(np.array(data.y_train[:64]))
-    images = normalise(pixels[:64], [0.286], [0.353])
+    images = normalize(pixels[:64], [0.286], [0.353])
     spec = ModelSpec(name, shape, CLASSES, width=width)
     model = build_model(spec, seed=0).train()
     begin_round(model)
@@ -293,7 +293,7 @@ def test_logits_of_fashion_mnist_are_the_same(
     with torch.no_grad():
         expected = np.concatenate(
             [
-                model(normalise(torch.from_numpy(part), data.mean, data.std)).numpy()
+                model(normalize(torch.from_numpy(part), data.mean, data.std)).numpy()
                 for part in np.split(images, max(20, count // 100))
             ]
         )

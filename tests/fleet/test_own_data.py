@@ -40,7 +40,7 @@ def photos(folder, classes, count=6):
     return folder
 
 
-def test_photos_get_the_runs_size_colours_classes_and_normalisation(tmp_path):
+def test_photos_get_the_runs_size_colours_classes_and_normalization(tmp_path):
     data = load_own_data(photos(tmp_path / "p", ["owl", "cat"]), TASK)
     assert data.input_shape == (1, 6, 8)
     assert data.class_names == ("cat", "dog", "owl")

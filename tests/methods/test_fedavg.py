@@ -37,7 +37,7 @@ def test_quadratic_clients_reach_the_closed_form():
 
 
 def test_one_full_batch_step_is_a_step_on_the_pooled_data():
-    """Softmax regression, one step per client: the mean is centralised descent.
+    """Softmax regression, one step per client: the mean is centralized descent.
 
     The gradient (softmax - one-hot) x^T is written out over all samples at once.
     """

@@ -17,7 +17,8 @@ SHAPE, CLASSES = (1, 28, 28), 10
 
 def method(**overrides):
     named = {key.replace("_", "-"): value for key, value in overrides.items()}
-    config = RunConfig.from_mapping({"model": "cnn4", **named}, complete=False)
+    network = {"model": "cnn4", "float-first": False}
+    config = RunConfig.from_mapping(network | named, complete=False)
     return create_method(config, SHAPE, CLASSES)
 
 

@@ -16,7 +16,7 @@ STEPS = {"fedavg": USUAL, "fedbat": MORE_STEPS, "fedbnn": USUAL, "fedmud": SMALL
 
 @pytest.mark.cpu_settings
 @pytest.mark.parametrize("method", list(STEPS))
-def test_learns_and_accounts_for_its_traffic(method, tmp_path, training_seed):
+def test_learns_and_accounts_for_its_traffic(method, tmp_path, training_seed, margin):
     """Three classes in 240 images of 16x16; chance is a third."""
     data = write_data(tmp_path / "data.npz", size=16, seed=training_seed)
     config = tiny_config(
@@ -31,7 +31,7 @@ def test_learns_and_accounts_for_its_traffic(method, tmp_path, training_seed):
     )
     federation = TinyFederation(config, clients=4)
     summary = federation.to_end()
-    assert summary.test_accuracy >= 0.6
+    margin(summary.test_accuracy - 0.6)
     binarized = set(summary.variants)
     if method == "fedbnn":
         assert binarized == set()

@@ -326,7 +326,7 @@ def test_a_seed_fixes_the_weights_without_side_effects(name: str) -> None:
     assert not torch.equal(one.head.weight, other.head.weight)
 
 
-def test_channel_layer_norm_normalises_each_position() -> None:
+def test_channel_layer_norm_normalizes_each_position() -> None:
     x = images(2, 6, 3, 5)
     norm = ChannelLayerNorm(6, eps=1e-6)
     values = x.numpy()

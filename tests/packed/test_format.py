@@ -26,7 +26,7 @@ NATIVE = available_kernels()[0]
 def by_hand() -> bytes:
     """Return the smallest network, byte by byte as FORMAT.md says.
 
-    One pixel p, normalised to p / 2 - 10; logits 2v + 0.5 and -v.
+    One pixel p, normalized to p / 2 - 10; logits 2v + 0.5 and -v.
     """
     body = struct.pack("<HHHHHBB", 1, 1, 1, 2, 2, 2, 4)
     body += struct.pack("<ff", 0.5, -10) + b"tiny" + b"\x02up" + b"\x04down"

@@ -30,9 +30,9 @@ def test_layouts_and_types_give_the_same_logits(images: np.ndarray) -> None:
     np.testing.assert_array_equal(model.predict(images), expected.argmax(axis=1))
     scale = np.array([0.01, 0.02, 0.03])
     shift = np.array([-1.5, -1, -2])
-    normalised = (images * scale + shift).astype(np.float32)
+    normalized = (images * scale + shift).astype(np.float32)
     for kind in (np.float32, np.float64):
-        actual = model.logits(normalised.astype(kind), normalized=True)
+        actual = model.logits(normalized.astype(kind), normalized=True)
         np.testing.assert_allclose(actual, expected, rtol=1e-4)
     assert model.logits(images[:0]).shape == (0, 3)
 

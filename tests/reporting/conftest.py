@@ -26,6 +26,7 @@ def real_run(tmp_path_factory):
             "clients-per-round": 2,
             "local-epochs": 1,
             "client-threads": 1,
+            "float-first": False,
             "output-dir": str(parent),
             "partition": "label-fraction",
             "train-limit": 400,

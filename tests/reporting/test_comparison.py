@@ -22,7 +22,13 @@ from tests.runs.run_folders import write_run
 @pytest.fixture
 def runs(tmp_path):
     fedavg = write_run(tmp_path, "a", {"method": "fedavg"}, accuracy=0.9, ptb=0.5)
-    fedbnn = write_run(tmp_path, "b", {"method": "fedbnn"}, accuracy=0.8, rounds=3)
+    fedbnn = write_run(
+        tmp_path,
+        "b",
+        {"method": "fedbnn", "float-first": False},
+        accuracy=0.8,
+        rounds=3,
+    )
     return [read_run(path) for path in (fedavg, fedbnn)]
 
 

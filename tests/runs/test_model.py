@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from fedbnn_core.binary.model import deployed
 from fedbnn_core.cli import app
 from fedbnn_core.config import RunConfig
-from fedbnn_core.data.batches import normalise
+from fedbnn_core.data.batches import normalize
 from fedbnn_core.errors import ConfigError, FedBNNError, RunError
 from fedbnn_core.networks import ModelSpec, build_model
 from fedbnn_core.networks.state import state_arrays
@@ -26,7 +26,8 @@ MEAN, STD = 0.286, 0.353
 def run(tmp_path: Path) -> RunDirectory:
     """Return the folder of a run whose models were never trained."""
     directory = RunDirectory(tmp_path)
-    config = RunConfig.from_mapping({"method": "fedbnn"}, complete=False)
+    settings = {"method": "fedbnn", "float-first": False}
+    config = RunConfig.from_mapping(settings, complete=False)
     about = {
         "config": config.to_mapping(),
         "input_shape": [1, 28, 28],
@@ -47,13 +48,13 @@ def test_best_model_is_exported_as_evaluated(run: RunDirectory, tmp_path: Path) 
     raw = np.random.default_rng(0).integers(0, 256, (9, 1, 28, 28), dtype=np.uint8)
     model = deployed(build_model(ModelSpec("cnn4", (1, 28, 28), 10), seed=0)).eval()
     with torch.no_grad():
-        expected = model(normalise(torch.from_numpy(raw), [MEAN], [STD])).numpy()
+        expected = model(normalize(torch.from_numpy(raw), [MEAN], [STD])).numpy()
     packed = PackedModel.load(tmp_path / "model.fbnn")
     np.testing.assert_allclose(packed.logits(raw), expected, rtol=1e-4, atol=1e-6)
     assert packed.class_names == [f"c{i}" for i in range(10)]
 
 
-def test_a_model_is_normalised_as_it_was_evaluated(
+def test_a_model_is_normalized_as_it_was_evaluated(
     run: RunDirectory, tmp_path: Path
 ) -> None:
     about = run.read_json("config.json")

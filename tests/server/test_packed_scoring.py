@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 
 from fedbnn_core.binary.options import BinaryOptions
-from fedbnn_core.data.batches import normalise
+from fedbnn_core.data.batches import normalize
 from fedbnn_core.errors import ConfigError
 from fedbnn_core.networks import ModelSpec, build_model
 from fedbnn_core.packed import available_kernels
@@ -51,7 +51,7 @@ def test_scores_are_those_of_the_torch_network(name, held_out):
     confusion, loss = np.zeros((4, 4), int), 0.0
     for image, label in zip(held_out.images, held_out.labels, strict=True):
         with torch.no_grad():
-            logits = model(normalise(image[None], MEAN, STD))[0].double()
+            logits = model(normalize(image[None], MEAN, STD))[0].double()
         confusion[label, int(logits.argmax())] += 1
         loss += float(F.cross_entropy(logits, label))
     assert (confusion.sum(axis=0) > 0).sum() > 1, "one class only would test little"

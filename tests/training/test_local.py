@@ -82,7 +82,7 @@ def test_hooks_are_called_once_per_epoch_and_step(data):
     assert steps == [1, 2, 3, 4, 5, 6, 7, 8]  # 50 samples: 16 + 16 + 16 + 2
 
 
-def test_momentum_and_weight_decay_reach_the_optimiser(data):
+def test_momentum_and_weight_decay_reach_the_optimizer(data):
     one_step = {"local_epochs": 1, "batch_size": 50}
     plain, decayed = linear_model(), linear_model()
     before = plain[1].weight.detach().clone()

@@ -1,5 +1,5 @@
 /* Passes over pixels in plain C; every kernel file includes them, so that the compiler
- * vectorises them for its instruction set. The inner loop runs over channels: no sum
+ * vectorizes them for its instruction set. The inner loop runs over channels: no sum
  * is reordered, and all sets give the same bits. (Measured, AVX2: 1 to 2 values a
  * cycle where a pass reads memory once.) */
 #include <float.h>

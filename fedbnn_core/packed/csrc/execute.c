@@ -84,7 +84,7 @@ static void finish_sums(const task *t, size_t position, size_t n,
 
 static float input_value(const task *t, image input, size_t at, size_t c) {
     return input.pixels ? t->model->pixel_table[c * 256 + input.pixels[at]]
-                        : input.normalised[at];
+                        : input.normalized[at];
 }
 
 static void run_input(const task *t, image input) {

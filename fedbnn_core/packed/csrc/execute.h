@@ -13,7 +13,7 @@ typedef struct arena {
 
 typedef struct {
     const uint8_t *pixels;   /* raw, or */
-    const float *normalised; /* ready-made */
+    const float *normalized; /* ready-made */
 } image;
 
 /* Bytes of scratch that an operation needs. */

@@ -136,7 +136,7 @@ void fbnn_close(fbnn_model *m) {
 typedef struct {
     fbnn_model *model;
     const uint8_t *pixels;
-    const float *normalised;
+    const float *normalized;
     size_t n;
     float *logits;
     int32_t *labels;
@@ -151,7 +151,7 @@ static size_t image_values(const fbnn_model *m) {
 static image image_at(const batch *b, size_t i) {
     size_t at = i * image_values(b->model);
     image input = {b->pixels ? b->pixels + at : NULL,
-                   b->normalised ? b->normalised + at : NULL};
+                   b->normalized ? b->normalized + at : NULL};
     return input;
 }
 
@@ -208,7 +208,7 @@ static void run(batch *b) {
     for (size_t i = 0; i < b->n; i++) {
         image input = image_at(b, i);
         one.pixels = input.pixels;
-        one.normalised = input.normalised;
+        one.normalized = input.normalized;
         for (one.operation = 0; one.operation < m->operations; one.operation++)
             if (worth_sharing(&m->ops[one.operation]))
                 fbnn_pool_run(m->pool, run_operation, &one);
@@ -233,7 +233,7 @@ fbnn_status fbnn_logits(fbnn_model *m, const uint8_t *pixels, size_t n, float *l
 
 fbnn_status fbnn_logits_normalised(fbnn_model *m, const float *pixels, size_t n,
                                    float *logits) {
-    batch b = {.model = m, .normalised = pixels, .n = n, .logits = logits};
+    batch b = {.model = m, .normalized = pixels, .n = n, .logits = logits};
     run(&b);
     return FBNN_OK;
 }
@@ -243,7 +243,7 @@ size_t fbnn_preactivations(fbnn_model *m, const float *pixels, unsigned operatio
     if (operation >= m->operations || m->ops[operation].kind != OP_BCONV) return 0;
     shape out = m->ops[operation].out;
     if (sums) {
-        batch b = {.model = m, .normalised = pixels, .n = 1};
+        batch b = {.model = m, .normalized = pixels, .n = 1};
         for (; b.operation <= operation; b.operation++) {
             b.sums = b.operation == operation ? sums : NULL;
             fbnn_pool_run(m->pool, run_operation, &b);

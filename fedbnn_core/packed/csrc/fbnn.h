@@ -58,7 +58,7 @@ fbnn_status fbnn_predict(fbnn_model *model, const uint8_t *pixels, size_t n,
 /* As above -> n x classes logits. */
 fbnn_status fbnn_logits(fbnn_model *model, const uint8_t *pixels, size_t n,
                         float *logits);
-/* Pixels that are normalised already, as floats in the same order. */
+/* Pixels that are normalized already, as floats in the same order. */
 fbnn_status fbnn_logits_normalised(fbnn_model *model, const float *pixels, size_t n,
                                    float *logits);
 

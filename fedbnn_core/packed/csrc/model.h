@@ -63,7 +63,7 @@ struct fbnn_model {
     operation *ops;
     char *class_names; /* each ends in a NUL */
     char **class_name;
-    float *pixel_table; /* [channel][256] normalised values */
+    float *pixel_table; /* [channel][256] normalized values */
     const kernel_set *kernels;
     size_t float_slot[FBNN_SLOTS], bits_slot[FBNN_SLOTS]; /* sizes in bytes */
     size_t scratch_bytes;

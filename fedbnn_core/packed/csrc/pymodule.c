@@ -63,28 +63,28 @@ static PyObject *py_describe(PyObject *self, PyObject *capsule) {
                          (unsigned long long)i.macs);
 }
 
-/* logits(model, images, normalised, n, out): images of n * h * w * c uint8 or, if
- * normalised, float32; out has room for n * classes float32. */
+/* logits(model, images, normalized, n, out): images of n * h * w * c uint8 or, if
+ * normalized, float32; out has room for n * classes float32. */
 static PyObject *py_logits(PyObject *self, PyObject *args) {
     (void)self;
     PyObject *capsule;
     Py_buffer images, out;
-    int normalised;
+    int normalized;
     Py_ssize_t n;
-    if (!PyArg_ParseTuple(args, "Oy*pnw*", &capsule, &images, &normalised, &n, &out))
+    if (!PyArg_ParseTuple(args, "Oy*pnw*", &capsule, &images, &normalized, &n, &out))
         return NULL;
     PyObject *result = NULL;
     fbnn_model *model = PyCapsule_GetPointer(capsule, CAPSULE);
     if (!model) goto done;
     fbnn_info i = fbnn_describe(model);
     size_t values = (size_t)n * i.height * i.width * i.channels;
-    if (n < 0 || (size_t)images.len != values * (normalised ? sizeof(float) : 1) ||
+    if (n < 0 || (size_t)images.len != values * (normalized ? sizeof(float) : 1) ||
         (size_t)out.len != (size_t)n * i.classes * sizeof(float)) {
         PyErr_SetString(PyExc_ValueError, "buffer sizes do not fit the model");
         goto done;
     }
     Py_BEGIN_ALLOW_THREADS
-    if (normalised)
+    if (normalized)
         fbnn_logits_normalised(model, images.buf, (size_t)n, out.buf);
     else
         fbnn_logits(model, images.buf, (size_t)n, out.buf);
@@ -151,7 +151,7 @@ static PyMethodDef methods[] = {
     {"kernels", py_kernels, METH_NOARGS, "Names of the usable kernels, fastest first."},
     {"open", py_open, METH_VARARGS, "open(file, kernel, threads) -> model"},
     {"describe", py_describe, METH_O, "describe(model) -> dict"},
-    {"logits", py_logits, METH_VARARGS, "logits(model, images, normalised, n, out)"},
+    {"logits", py_logits, METH_VARARGS, "logits(model, images, normalized, n, out)"},
     {"preactivations", py_preactivations, METH_VARARGS,
      "preactivations(model, image, operation) -> bytes of int32"},
     {"cycle_chain", py_cycle_chain, METH_NOARGS,

@@ -208,8 +208,8 @@ static fbnn_status take_class_names(cursor *file, fbnn_model *m) {
     return FBNN_OK;
 }
 
-/* Normalised value of every possible pixel: fma(pixel, scale, shift). */
-static fbnn_status take_normalisation(cursor *file, fbnn_model *m) {
+/* Normalized value of every possible pixel: fma(pixel, scale, shift). */
+static fbnn_status take_normalization(cursor *file, fbnn_model *m) {
     const uint8_t *scales, *shifts;
     TRY(take(file, (uint64_t)m->input.channels * 4, &scales));
     TRY(take(file, (uint64_t)m->input.channels * 4, &shifts));
@@ -242,7 +242,7 @@ static fbnn_status take_header(cursor *file, fbnn_model *m, slot_shapes *s) {
                 m->operations >= 1 && m->operations <= MAX_OPERATIONS &&
                 s->slots >= 1 && s->slots <= FBNN_SLOTS,
             FBNN_ERROR_GRAPH);
-    TRY(take_normalisation(file, m));
+    TRY(take_normalization(file, m));
     uint8_t name_bytes = h[59];
     TRY(take(file, name_bytes, &h)); /* the architecture's name is for people */
     REQUIRE(is_plain_text(h, name_bytes), FBNN_ERROR_TEXT);

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from fedbnn_core.errors import FedBNNError, RunError
 from fedbnn_core.packed import PackedModel
 from fedbnn_core.packed.graph import Kind, Operation
-from fedbnn_core.packed.reference import fma, normalise
+from fedbnn_core.packed.reference import fma, normalize
 from fedbnn_core.packed.scores import softmax
 from fedbnn_core.reporting.report.held_data import held_out_images
 from fedbnn_core.reporting.report.page import assemble_page, report_asset
@@ -98,8 +98,8 @@ class Demo:
             "bits": _packed(layer_bits(first, sums)),
         }
         if operations[0].kind is Kind.INPUT and first.input == operations[0].out_bits:
-            normalised = normalise(self.model.graph, image)[0]
-            answer["input_bits"] = _packed(normalised >= 0)
+            normalized = normalize(self.model.graph, image)[0]
+            answer["input_bits"] = _packed(normalized >= 0)
         return answer
 
 

@@ -153,7 +153,7 @@ def _best_logits(
     import torch
 
     from fedbnn_core.config import RunConfig
-    from fedbnn_core.data.batches import normalise
+    from fedbnn_core.data.batches import normalize
     from fedbnn_core.methods import create_method
     from fedbnn_core.networks.state import load_arrays
 
@@ -166,7 +166,7 @@ def _best_logits(
     with torch.inference_mode():
         for start in range(0, len(images), _BATCH):
             part = slice(start, start + _BATCH)
-            batch = normalise(pixels[part], dataset.test_mean, dataset.test_std)
+            batch = normalize(pixels[part], dataset.test_mean, dataset.test_std)
             logits[part] = model(batch).numpy()
     return logits
 

@@ -18,24 +18,24 @@ static void run(fbnn_model *model, uint8_t fill) {
     if (info.macs > MAX_MACS || values > 4096) return;
     enum { IMAGES = 2 };
     uint8_t *pixels = malloc(IMAGES * values);
-    float *normalised = malloc(values * sizeof(float));
+    float *normalized = malloc(values * sizeof(float));
     float *logits = malloc(IMAGES * info.classes * sizeof(float));
     int32_t labels[IMAGES];
-    if (!pixels || !normalised || !logits) abort();
+    if (!pixels || !normalized || !logits) abort();
     for (size_t i = 0; i < IMAGES * values; i++) pixels[i] = (uint8_t)(i * fill);
-    for (size_t i = 0; i < values; i++) normalised[i] = (float)i - (float)fill;
+    for (size_t i = 0; i < values; i++) normalized[i] = (float)i - (float)fill;
     fbnn_logits(model, pixels, IMAGES, logits);
     fbnn_predict(model, pixels, 1, labels);
     unsigned op = fill % info.operations;
     size_t n = fbnn_preactivations(model, NULL, op, NULL);
     int32_t *sums = malloc((n + 1) * sizeof(int32_t));
     if (!sums) abort();
-    if (n) fbnn_preactivations(model, normalised, op, sums);
+    if (n) fbnn_preactivations(model, normalized, op, sums);
     free(sums);
     for (unsigned label = 0; label < info.classes; label++)
         if (strlen(fbnn_class_name(model, label)) > 255) abort();
     free(pixels);
-    free(normalised);
+    free(normalized);
     free(logits);
 }
 

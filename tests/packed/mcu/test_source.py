@@ -6,7 +6,7 @@ import pytest
 from fedbnn_core.packed.graph import Graph
 from fedbnn_core.packed.mcu.plan import plan_network
 from fedbnn_core.packed.mcu.source import network_source, pixel_limits
-from fedbnn_core.packed.reference import normalise
+from fedbnn_core.packed.reference import normalize
 from tests.packed.graphs import everything
 
 
@@ -19,7 +19,7 @@ def test_pixel_limits_are_where_the_sign_changes(scale: float, shift: float) -> 
     graph.pixel_scale[:] = scale
     graph.pixel_shift[:] = shift
     pixels = np.repeat(np.arange(256, dtype=np.uint8)[:, None], 3, axis=1)
-    expected = normalise(graph, pixels) >= 0
+    expected = normalize(graph, pixels) >= 0
     assert np.array_equal(pixels >= pixel_limits(graph), expected)
 
 

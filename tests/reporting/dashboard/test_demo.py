@@ -67,7 +67,7 @@ def test_bits_of_convnext_are_those_that_its_next_layer_reads():
     bias = np.linspace(-9, 9, operations[first].out_channels, dtype=np.float32)
     operations[first].bias = bias  # an untrained network's is all zero
     image = np.random.default_rng(0).integers(0, 256, (1, 32, 32, 3), np.uint8)
-    normalized = reference.normalise(model.graph, image)
+    normalized = reference.normalize(model.graph, image)
     step = next(s for s in reference._execute(model.graph, normalized) if s[0] == first)
     _, sums, value = step
     np.testing.assert_array_equal(

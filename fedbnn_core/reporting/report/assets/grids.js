@@ -147,7 +147,7 @@ function confusionTable(counts, names) {
     const total = Math.max(row.reduce((sum, v) => sum + v, 0), 1);
     return el("tr", {}, el("th", {scope: "row"}, names[i]), row.map((v, j) => {
       const title = `${names[i]} taken for ${names[j]}: ${v} of ${total}`;
-      const node = el("td", {class: i === j ? "right" : null, title: i === j ? `${names[i]} recognised: ${v} of ${total}` : title}, v ? String(v) : el("span", {class: "unseen"}, "0"));
+      const node = el("td", {class: i === j ? "right" : null, title: i === j ? `${names[i]} recognized: ${v} of ${total}` : title}, v ? String(v) : el("span", {class: "unseen"}, "0"));
       cells.push({node, share: v / total});
       return node;
     }));

@@ -120,7 +120,7 @@ function convergenceSeries(run, others, kind) {
 
 function convergenceSection(run, others) {
   const group = [];
-  const accuracy = new LineChart({id: "accuracy", title: "Validation accuracy", sub: "share of images recognised, by round", wide: true, height: 300, format: format.percent, tickFormat: format.percentTick, group});
+  const accuracy = new LineChart({id: "accuracy", title: "Validation accuracy", sub: "share of images recognized, by round", wide: true, height: 300, format: format.percent, tickFormat: format.percentTick, group});
   const loss = new LineChart({id: "loss", title: "Validation loss", sub: "cross-entropy", group, height: 220});
   const train = new LineChart({id: "train-loss", title: "Training loss", sub: "mean of the clients", group, height: 220});
   const update = (now) => {

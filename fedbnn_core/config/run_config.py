@@ -27,16 +27,10 @@ from fedbnn_core.choices import (
     UPLINK_BITS,
     method_names,
 )
-from fedbnn_core.config_defaults import Value, default_file, default_mapping
+from fedbnn_core.config.defaults import Value, default_mapping
 from fedbnn_core.errors import ConfigError
 
-__all__ = [
-    "CHANGEABLE",
-    "RunConfig",
-    "Value",
-    "default_file",
-    "default_mapping",
-]
+__all__ = ["CHANGEABLE", "RunConfig"]
 
 CHANGEABLE = (
     "checkpoint-every",
@@ -82,7 +76,7 @@ class RunConfig:
     data_dir: str
     """Where datasets lie; empty means the usual places."""
     faithful_test_statistics: bool
-    """Normalise FMNIST and SVHN test images by test-set statistics (leaky)."""
+    """Normalize FMNIST and SVHN test images by test-set statistics (leaky)."""
     partition: str = _choice(*PARTITION_SCHEMES)
     """How the training data is divided among the clients."""
     dirichlet_alpha: float = _within(1e-6, 1e6)
@@ -107,7 +101,7 @@ class RunConfig:
     local_epochs: int = _within(1, 10**4)
     """Passes of a client over its data per round."""
     batch_size: int = _within(2, 10**6)
-    """Samples per step; batch normalisation needs two."""
+    """Samples per step; batch normalization needs two."""
     lr: float = _within(0.0, 1e3)
     """Learning rate of SGD in the first rounds."""
     lr_schedule: str = _choice(*LR_SCHEDULES)
@@ -142,9 +136,9 @@ class RunConfig:
     gradient_bits: int = _choice(*GRADIENT_BITS)
     """Bits of the gradient behind a binary convolution; 32 is float, 0 chooses."""
     activation: str = _choice(*ACTIVATIONS)
-    """Static thresholds, or RBNN's per-sample standardisation (not exportable)."""
+    """Static thresholds, or RBNN's per-sample standardization (not exportable)."""
     pool_before_bn: bool
-    """CNN4: pool before batch normalisation."""
+    """CNN4: pool before batch normalization."""
     float_first: bool
     """CNN4: keep the first convolution in float."""
 

@@ -25,7 +25,7 @@ UNNAMED: Mapping[str, Value] = {
 
 def default_file() -> Path:
     """Return FedBNN's pyproject.toml, from the source tree or the installation."""
-    packages = Path(__file__).resolve().parent.parent
+    packages = Path(__file__).resolve().parents[2]
     # Flower may put site-packages of another environment than sys.prefix on the path.
     prefixes = (Path(sys.prefix), *packages.parents[2:3])
     shared = (prefix / "share" / "fedbnn" / "pyproject.toml" for prefix in prefixes)
