@@ -9,23 +9,20 @@ as the kernel counts them (``ss`` of iproute2, TLS included).
 import os
 import re
 import shutil
-import socket
 import statistics
 import subprocess
-import sys
-import tempfile
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from itertools import pairwise
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
-from fedbnn_core.flower.processes import end_marked_processes, marked_processes
+from benchmarks._site import MARKER, PROCESSES, Service, running_fleet
+from fedbnn_core.flower.processes import marked_processes
 from fedbnn_core.runs.directory import RunDirectory
 
 DEVICES = ("camera", "robot")
@@ -47,18 +44,6 @@ PHASES = (
     "server: evaluate",
     "server: receive, check, save",
 )
-_FEDBNN = [sys.executable, "-c", "from fedbnn_core.cli import main; main()"]
-_MARKER = "FEDBNN_BENCH_FLEET"
-_ROOT = Path(__file__).parents[1]
-_PROCESSES = {
-    "guarded_superlink": "server: SuperLink",
-    "flwr-serverapp": "server: ServerApp",
-    "flower-supernode": "device: SuperNode",
-    "client_app.warm": "device: warm process and its copies",
-    "flwr-clientapp": "device: ClientApp",
-    "flower-superexec": "both: SuperExec",
-    "fedbnn_core.cli": "both: fedbnn fleet serve, fedbnn device",
-}
 # Lines of a device's log. A round begins with the first and ends with the last. A large
 # message is still on its way when the process that will read it starts.
 _STEPS = {
@@ -71,96 +56,16 @@ _STEPS = {
 }
 
 
-class Service:
-    """A process and its lines with the moment at which each came."""
-
-    def __init__(self, arguments: list[str], environment: dict[str, str]) -> None:
-        self.lines: list[tuple[float, str]] = []
-        self.process = subprocess.Popen(
-            [*_FEDBNN, *arguments],
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        threading.Thread(target=self._read, daemon=True).start()
-
-    def _read(self) -> None:
-        for line in self.process.stdout or ():
-            self.lines.append((time.monotonic(), line))
-
-    def wait_for(self, phrase: str) -> None:
-        """Wait until a line holds the phrase."""
-        while not any(phrase in line for _, line in self.lines):
-            if self.process.poll() is not None:
-                raise SystemExit("".join(line for _, line in self.lines))
-            time.sleep(0.1)
-
-
-def _free_address() -> str:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{probe.getsockname()[1]}"
-
-
-@contextmanager
-def fleet() -> Iterator[tuple[str, str, list[Service], dict[str, str]]]:
-    """Yield a running fleet: its addresses, devices and environment."""
-    with tempfile.TemporaryDirectory() as folder:
-        address, control = _free_address(), _free_address()
-        environment = os.environ | {
-            _MARKER: folder,
-            "HOME": folder,
-            "FEDBNN_FLEET": f"{folder}/fleet",
-            "PYTHONPATH": str(_ROOT),
-        }
-
-        def fedbnn(*arguments: str) -> None:
-            subprocess.run(
-                [*_FEDBNN, *arguments], env=environment, check=True, capture_output=True
-            )
-
-        port = address.rpartition(":")[2]
-        fedbnn("fleet", "init", "--host", "127.0.0.1", "--port", port)
-        for name in DEVICES:
-            fedbnn("fleet", "add", name)
-        try:
-            server = Service(
-                [
-                    *("fleet", "serve", "--verbose", "--fleet-address", address),
-                    *("--control", control),
-                ],
-                environment,
-            )
-            server.wait_for("Devices connect to")
-            devices = [
-                Service(
-                    [
-                        *("device", "--verbose", "--threads", "1"),
-                        *("--state", f"{folder}/{name}"),
-                        *("--bundle", f"{folder}/fleet/bundles/{name}.bundle"),
-                    ],
-                    environment,
-                )
-                for name in DEVICES
-            ]
-            for device in devices:
-                device.wait_for("Connected")
-            yield address, control, devices, environment
-        finally:
-            end_marked_processes(_MARKER, folder)
-
-
 def watch_memory(folder: str, peaks: dict[str, float], done: threading.Event) -> None:
     """Keep the highest VmHWM of each kind of process, in megabytes."""
     while not done.wait(0.2):
-        for process in marked_processes(_MARKER, folder):
+        for process in marked_processes(MARKER, folder):
             try:
                 words = Path(f"/proc/{process}/cmdline").read_text()
                 status = Path(f"/proc/{process}/status").read_text()
             except OSError:
                 continue
-            kind = next((n for part, n in _PROCESSES.items() if part in words), None)
+            kind = next((n for part, n in PROCESSES.items() if part in words), None)
             found = re.search(r"VmHWM:\s+(\d+) kB", status)
             if kind and found:
                 peaks[kind] = max(peaks[kind], int(found[1]) / 1024)
@@ -226,32 +131,25 @@ def measure(model: str, say: Callable[[str], None]) -> None:
     """Train one model on a fleet and print its figures."""
     peaks: dict[str, float] = defaultdict(float)
     done = threading.Event()
-    with fleet() as (address, control, devices, environment):
-        folder = environment[_MARKER]
-        watcher = threading.Thread(target=watch_memory, args=(folder, peaks, done))
+    with running_fleet(DEVICES) as site:
+        watcher = threading.Thread(target=watch_memory, args=(site.folder, peaks, done))
         watcher.start()
-        settings = {"model": model, "num-server-rounds": ROUNDS, **CASES[model]}
-        settings |= {"deliver-model": "false", "output-dir": f"{folder}/runs"}
-        pairs = [f"{key}={value}" for key, value in settings.items()]
-        run = Service(
-            ["deploy", "run", "--control", control]
-            + [part for pair in pairs for part in ("-c", pair)],
-            environment,
-        )
+        run = site.start_run(model=model, num_server_rounds=ROUNDS, **CASES[model])
         ends: list[float] = []
         counts = []
         while run.process.poll() is None:
-            files = list(Path(folder, "runs").glob("*/metrics.jsonl"))
-            if files and files[0].read_bytes().count(b"\n") > len(ends):
+            file = site.metrics_file()
+            if file and file.read_bytes().count(b"\n") > len(ends):
                 ends.append(time.monotonic())
-                counts.append(traffic(address))
+                counts.append(traffic(site.address))
             time.sleep(0.02)
         done.set()
         watcher.join()
-        if len(ends) < ROUNDS:
+        file = site.metrics_file()
+        if file is None or len(ends) < ROUNDS:
             raise SystemExit("".join(line for _, line in run.lines))
-        metrics = RunDirectory(files[0].parent).read_metrics()
-    of_devices = [device_rounds(device) for device in devices]
+        metrics = RunDirectory(file.parent).read_metrics()
+    of_devices = [device_rounds(device) for device in site.devices]
     # Round 1 waits for the devices' answers first; it is left out. A device that had
     # to send again logs its steps otherwise, and such a run cannot be divided.
     rounds = [

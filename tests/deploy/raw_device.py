@@ -6,7 +6,6 @@ from typing import ClassVar
 
 import grpc
 import numpy as np
-from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 from flwr.app import (
     Array,
     ArrayRecord,
@@ -17,35 +16,25 @@ from flwr.app import (
     RecordDict,
 )
 from flwr.app.message import remove_content_from_message
-from flwr.common.constant import PUBLIC_KEY_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADER
 from flwr.common.serde import message_to_proto
 from flwr.proto.fleet_pb2 import (
-    ActivateNodeRequest,
     PullMessagesRequest,
     PushMessagesRequest,
 )
-from flwr.proto.fleet_pb2_grpc import FleetStub
-from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
 from flwr.proto.message_pb2 import (
     ConfirmMessageReceivedRequest,
     ObjectTree,
-    PullObjectRequest,
     PushObjectRequest,
 )
-from flwr.proto.node_pb2 import Node
-from flwr.supercore.date import now
-from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
-from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
-from flwr.supercore.primitives.asymmetric import public_key_to_bytes, sign_message
 from flwr.supercore.task_identity import TaskIdentity
 
+from benchmarks._light_device import LightDevice
 from client_app.app import app as client_app
-from fedbnn_core.fleet import read_bundle
 from fedbnn_core.messages import Identity
 from tests.apps.hostile_trees import CASES, SILENT, Honest, Sent, hostile, made, name_of
 
 
-class RawDevice:
+class RawDevice(LightDevice):
     """Signs in with a bundle's key; introduces itself, then sends what it likes.
 
     Parameters
@@ -56,66 +45,31 @@ class RawDevice:
     number : the number that it claims; by default its own.
     """
 
+    heartbeat_seconds = 120
+
     def __init__(self, bundle, cases=(), *, number=None):
-        self.bundle = read_bundle(bundle)
+        super().__init__(bundle)
         self.cases = list(cases)
         self.tried = {}
         """What was announced in which round, from 0."""
         self.turned_away = {}
         """Why the SuperLink itself refused what was announced in a round."""
-        self.number = self.bundle.partition_id if number is None else number
-        self.key = load_ssh_private_key(self.bundle.private_key.encode(), None)
-        self.public = public_key_to_bytes(self.key.public_key())
-        credentials = grpc.ssl_channel_credentials(self.bundle.ca_certificate.encode())
-        self.channel = grpc.secure_channel(self.bundle.server, credentials)
-        self.stub = FleetStub(self.channel)
+        if number is not None:
+            self.number = number
         self.sent = []
         """Types of the messages that were answered."""
         self.refused = []
-        answer = self.call(
-            "ActivateNode",
-            ActivateNodeRequest(public_key=self.public, heartbeat_interval=120),
-        )
-        self.node = Node(node_id=answer.node_id)
-
-    def call(self, method, request):
-        """Call the server, signed as Flower's client does."""
-        stamp = now().isoformat()
-        metadata = (
-            (PUBLIC_KEY_HEADER, self.public),
-            (TIMESTAMP_HEADER, stamp),
-            (SIGNATURE_HEADER, sign_message(self.key, stamp.encode("ascii"))),
-        )
-        return getattr(self.stub, method)(request, metadata=metadata, timeout=60)
 
     def step(self):
         """Answer the message that waits, if there is one."""
-        pulled = self.call("PullMessages", PullMessagesRequest(node=self.node))
-        for proto, tree in zip(
-            pulled.messages_list, pulled.message_object_trees, strict=True
-        ):
-            run_id = proto.metadata.run_id
-            names = {node.object_id for node in iterate_object_tree(tree)}
-            contents = {
-                name: self._pulled.get(name) or self.pull(run_id, name)
-                for name in names
-            }
-            # They tell each other: the model is the same for all.
-            self._pulled.update(contents)
-            message = inflate_object_from_contents(tree.object_id, contents)
-            message.metadata.__dict__["_message_id"] = tree.object_id
+        for message in self.waiting_messages():
             self.answer(message)
 
     def pull(self, run_id, name):
-        """Return an object; the server announces a message before its objects."""
-        request = PullObjectRequest(node=self.node, run_id=run_id, object_id=name)
-        deadline = time.monotonic() + 60
-        while time.monotonic() < deadline:
-            answer = self.call("PullObject", request)
-            if answer.object_available:
-                return answer.object_content
-            time.sleep(0.1)
-        raise AssertionError(f"object {name} does not come")
+        # They tell each other: the model is the same for all.
+        if name not in self._pulled:
+            self._pulled[name] = super().pull(run_id, name)
+        return self._pulled[name]
 
     def answer(self, message):
         kind = message.metadata.message_type
@@ -131,14 +85,14 @@ class RawDevice:
             sent = self._whole(reply)
         elif kind == "train":
             reply = Message(self.trained(message), reply_to=message)
-            self._claim(reply)
+            self.claim(reply)
             number = message.content["config"]["round"]
             case = self.cases[number] if number < len(self.cases) else "nothing"
             sent = hostile(case, reply) if case in CASES else self._nothing(number)
         else:
             # The model at the end is answered with garbage.
             reply = Message(RecordDict(), reply_to=message)
-            self._claim(reply)
+            self.claim(reply)
             sent = self._nothing("model")
         announced = self.push(reply, sent)
         self.sent.append(kind)
@@ -192,13 +146,8 @@ class RawDevice:
     _pulled: ClassVar[dict] = {}
     _trained: ClassVar[dict] = {}
 
-    def _claim(self, reply):
-        metadata = reply.metadata.__dict__
-        metadata["_src_node_id"] = self.node.node_id
-        metadata["_dst_node_id"] = 1
-
     def _whole(self, reply):
-        self._claim(reply)
+        self.claim(reply)
         honest = Honest(reply)
         return Sent(honest.root, honest.contents[:-1])
 
@@ -234,12 +183,6 @@ class RawDevice:
             except grpc.RpcError as error:
                 self.refused.append(str(error))
         return True
-
-    def heartbeat(self):
-        self.call(
-            "SendNodeHeartbeat",
-            SendNodeHeartbeatRequest(node=self.node, heartbeat_interval=120),
-        )
 
 
 class RawDevices(threading.Thread):
