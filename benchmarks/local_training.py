@@ -2,6 +2,8 @@
 
 Same process, one thread, same real images, epochs interleaved, CPU time of the thread;
 rotation learning is part of FedBNN's epoch. Then the peak memory of a training step.
+``python -m benchmarks.local_training avx2`` trains with that kernel; beside it
+``ATEN_CPU_CAPABILITY=avx2`` in the environment restricts torch.
 Goals with 8 bits: at most 0.65 times FedAvg's epoch for CNN4 and ResNet10, 0.9 times
 for ConvNeXt-Tiny, and a third of the memory of float gradients.
 """
@@ -17,6 +19,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from fedbnn_core.binary import native_steps
 from fedbnn_core.binary.model import begin_epoch, begin_round
 from fedbnn_core.binary.options import BinaryOptions
 from fedbnn_core.binary.surrogate import Sharpness
@@ -119,6 +122,8 @@ def main() -> None:
     torch.set_num_threads(1)
     keep_freed_memory()  # as a client does
     console = Console()
+    torch_uses = torch.backends.cpu.get_cpu_capability()
+    console.print(f"kernel {native_steps.kernel()}, torch with {torch_uses}")
     table = Table(title="Client epoch: CPU seconds, and times FedAvg's; median")
     for column in ("model", "images", *map(_show, (None, *GRADIENT_BITS))):
         table.add_column(column, justify="right")
@@ -138,6 +143,8 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) == 2:
+        native_steps.use_kernel(sys.argv[1])
     if len(sys.argv) == 3:
         _print_step_memory(
             sys.argv[1], None if sys.argv[2] == "float" else int(sys.argv[2])
