@@ -11,11 +11,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from flwr.app import Message, MessageType
 from flwr.serverapp import Grid
 
-from server_app.inbox import Answer, Inbox
+from server_app.inbox import Answer, Inbox, is_simulated
 from server_app.objects import Limits
 
 __all__ = ["Exchange"]
 
+_LOOK_SECONDS = 0.02
 _POLL_SECONDS = 0.05
 _MAX_POLL_SECONDS = 1.0
 
@@ -52,7 +53,8 @@ class Exchange:
     def replies(self, grid: Grid, timeout_s: float) -> Iterator[tuple[int, Answer]]:
         """Yield (partition, reply) until all have answered or the time is over."""
         deadline = time.monotonic() + timeout_s
-        pause = _POLL_SECONDS
+        # A simulation's replies are in the memory of this process.
+        pause = shortest = _LOOK_SECONDS if is_simulated(grid) else _POLL_SECONDS
         while self._waiting and time.monotonic() < deadline:
             found = False
             for fetched in self._inbox.pull(grid, list(self._waiting)):
@@ -65,11 +67,12 @@ class Exchange:
                 if time.monotonic() >= deadline:
                     break
             if found:
-                pause = _POLL_SECONDS
+                pause = shortest
             elif self._waiting:
                 self._discard_late(grid)
                 time.sleep(min(pause, max(0.0, deadline - time.monotonic())))
-                pause = min(pause * 1.2, _MAX_POLL_SECONDS)
+                if not is_simulated(grid):
+                    pause = min(pause * 1.2, _MAX_POLL_SECONDS)
 
     def count(self, replies: Iterable[Answer]) -> None:
         """Count the bytes of replies that were fetched."""

@@ -16,7 +16,10 @@ from fedbnn_core.errors import ReplyError
 from server_app.download import Downloads, Fetched
 from server_app.objects import Limits
 
-__all__ = ["Answer", "Inbox", "answer_of", "record_bytes"]
+__all__ = ["Answer", "Inbox", "answer_of", "is_simulated", "record_bytes"]
+
+# Flower's grid of a simulation; its module differs between versions.
+_SIMULATED_GRID = "InMemoryGrid"
 
 _PULL_AT_ONCE = 8
 """Replies fetched by one call: a fetched reply is in memory until it is validated."""
@@ -81,6 +84,11 @@ class Inbox:
             fetched = self._downloads.fetch(question)
             if fetched is not None:
                 yield [_of_fetched(fetched)]
+
+
+def is_simulated(grid: Grid) -> bool:
+    """Return whether clients are simulated by this process."""
+    return type(grid).__name__ == _SIMULATED_GRID
 
 
 def _of_fetched(fetched: Fetched) -> Answer:

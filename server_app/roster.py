@@ -20,7 +20,7 @@ from fedbnn_core.fleet.membership import claim_problem, served_devices
 from fedbnn_core.fleet.registry import Device
 from fedbnn_core.messages import Identity, IdentityQuestion
 from fedbnn_core.runs.log import one_line
-from server_app.inbox import Answer, Inbox
+from server_app.inbox import Answer, Inbox, is_simulated
 
 __all__ = ["Roster"]
 
@@ -28,8 +28,6 @@ _WAIT_SECONDS = 1.0
 _SAY_SECONDS = 10.0
 _POLL_SECONDS = 0.1
 _IDLE_SECONDS = 60.0
-# Flower's grid of a simulation; its module differs between versions.
-_SIMULATED_GRID = "InMemoryGrid"
 # A device weighs by its images; no single one may claim any number.
 _MOST_OWN_EXAMPLES = 1_000_000
 
@@ -191,7 +189,7 @@ class Roster:
         self._met |= awaited
         last_answer = time.monotonic()
         patience = _IDLE_SECONDS
-        if type(grid).__name__ == _SIMULATED_GRID:
+        if is_simulated(grid):
             patience = max(patience, self.config.wait_timeout_s)
         while self._waiting:
             found = False

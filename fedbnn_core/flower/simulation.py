@@ -8,6 +8,7 @@ state folder and SuperLink, its outcome is asked for, and its processes end.
 
 import http.client
 import json
+import os
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -27,6 +28,7 @@ from fedbnn_core.flower.gpus import (
 )
 from fedbnn_core.flower.private_home import PORT, end_leftovers, private_home
 from fedbnn_core.flower.version import require_simulation_engine
+from fedbnn_core.flower.warm import write_quick
 from fedbnn_core.runs.dataset import load_run_dataset, run_partition
 from fedbnn_core.runs.directory import require_output_folder
 from fedbnn_core.runs.log import directory_in
@@ -89,6 +91,10 @@ def run_simulation(
             from fedbnn_core.training.compilation import compile_cache
 
             environment["TORCHINDUCTOR_CACHE_DIR"] = compile_cache()
+        launchers = home / "launchers"
+        launchers.mkdir(mode=0o700)
+        write_quick(launchers, "flwr-simulation")
+        environment["PATH"] = os.pathsep.join([str(launchers), environment["PATH"]])
         _start_superlink(home, environment)
         app = stage_app(home)
         overrides_file = write_overrides(home / "overrides.toml", overrides)

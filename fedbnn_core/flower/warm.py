@@ -20,7 +20,7 @@ from pathlib import Path
 from fedbnn_core.flower import handover
 from fedbnn_core.flower.child import flower_command, started
 
-__all__ = ["launchers", "warm_process"]
+__all__ = ["launchers", "warm_process", "write_quick"]
 
 _FIRST_PAUSE_SECONDS = 1.0
 _LONGEST_PAUSE_SECONDS = 60.0
@@ -33,18 +33,23 @@ def launchers(folder: Path, *, is_warm: bool) -> Iterator[str]:
     shutil.rmtree(folder, ignore_errors=True)
     # What connects to the socket in here runs with this device's rights.
     folder.mkdir(parents=True, mode=0o700)
-    quick = [sys.executable, "-P", "-m", "fedbnn_core.flower.short_waits"]
-    _write(folder / "flower-superexec", [*quick, "flower-superexec"])
+    write_quick(folder, "flower-superexec")
     if is_warm:
         ordinary = flower_command("flwr-clientapp")
         command = [sys.executable, "-IS", handover.__file__, str(folder), ordinary]
         _write(folder / "flwr-clientapp", command)
     else:
-        _write(folder / "flwr-clientapp", [*quick, "flwr-clientapp"])
+        write_quick(folder, "flwr-clientapp")
     try:
         yield str(folder)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def write_quick(folder: Path, name: str) -> None:
+    """Write a launcher that runs one of Flower's commands with shorter waits."""
+    quick = [sys.executable, "-P", "-m", "fedbnn_core.flower.short_waits"]
+    _write(folder / name, [*quick, name])
 
 
 def _write(path: Path, command: list[str]) -> None:

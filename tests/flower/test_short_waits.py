@@ -1,7 +1,11 @@
 """The waits of Flower's device processes, against its own modules."""
 
 import importlib
+import inspect
+import threading
 import time
+from queue import Queue
+from types import SimpleNamespace
 
 import pytest
 
@@ -60,3 +64,61 @@ def test_flower_s_own_waits_are_replaced(monkeypatch):
 
     assert objects.pull_objects(["a"], pull) == {"a": b"content"}
     assert time.monotonic() - ready < 0.4
+
+
+class State:
+    """Keeps messages as Flower's state of a simulation does."""
+
+    def __init__(self):
+        self.messages, self.looks = {}, 0
+
+    def store_message_ins(self, message):
+        self.messages.setdefault(message.metadata.dst_node_id, []).append(message)
+        return "id"
+
+    def get_message_ins(self, node_id, limit):
+        self.looks += 1
+        waiting = self.messages.get(node_id, [])
+        taken, waiting[:] = waiting[:limit], waiting[limit:]
+        return taken
+
+
+def message_to(node):
+    return SimpleNamespace(metadata=SimpleNamespace(dst_node_id=node))
+
+
+def test_a_simulation_hands_messages_out_at_once_and_each_once():
+    state, queue, ended = State(), Queue(), threading.Event()
+    early = message_to(3)
+    state.store_message_ins(early)
+    nodes = range(100)
+    thread = threading.Thread(
+        target=short_waits.hand_out_messages, args=(state, queue, nodes, ended)
+    )
+    thread.start()
+    try:
+        assert queue.get(timeout=5) is early
+        waits = []
+        for node in (7, 7, 42):
+            message = message_to(node)
+            began = time.monotonic()
+            assert state.store_message_ins(message) == "id"
+            assert queue.get(timeout=5) is message
+            waits.append(time.monotonic() - began)
+        # Flower's own loop would take a twentieth of a second on average.
+        assert min(waits) < 0.04
+    finally:
+        ended.set()
+        thread.join(5)
+    assert not thread.is_alive()
+    assert queue.empty()
+
+
+def test_flower_s_simulation_has_the_loop_that_is_replaced(monkeypatch):
+    loop = importlib.import_module("flwr.server.superlink.fleet.vce.vce_api")
+    before = loop.add_messages_to_queue
+    monkeypatch.setattr(loop, "add_messages_to_queue", before)
+    wanted = list(inspect.signature(before).parameters)
+    shorten("flwr-simulation")
+    assert loop.add_messages_to_queue is short_waits.hand_out_messages
+    assert list(inspect.signature(loop.add_messages_to_queue).parameters) == wanted
