@@ -19,11 +19,12 @@ if TYPE_CHECKING:
     from fedbnn_core.binary.layer import RotatedBinaryConv2d
     from fedbnn_core.binary.layer import RotatedBinaryConv2d as BinaryConv2d
     from fedbnn_core.binary.options import BinaryOptions
+    from fedbnn_core.binary.stem import StemConv2d
     from fedbnn_core.data.dataset import Dataset
     from fedbnn_core.data.loading import dataset_names, load_dataset
     from fedbnn_core.errors import ExportError, FedBNNError
     from fedbnn_core.export.pack import check_exportable, export_packed
-    from fedbnn_core.networks.blocks import ChannelLayerNorm, StemConv2d
+    from fedbnn_core.networks.blocks import ChannelLayerNorm
     from fedbnn_core.packed.model import PackedModel, available_kernels
     from fedbnn_core.server.local import FederationResult, LocalFederation
     from fedbnn_core.training.central import (
@@ -68,11 +69,12 @@ __all__ = [
 _ROOMS = {
     "binary.layer": ("RotatedBinaryConv2d",),
     "binary.options": ("BinaryOptions",),
+    "binary.stem": ("StemConv2d",),
     "data.dataset": ("Dataset",),
     "data.loading": ("dataset_names", "load_dataset"),
     "errors": ("ExportError", "FedBNNError"),
     "export.pack": ("check_exportable", "export_packed"),
-    "networks.blocks": ("ChannelLayerNorm", "StemConv2d"),
+    "networks.blocks": ("ChannelLayerNorm",),
     "packed.model": ("PackedModel", "available_kernels"),
     "server.local": ("FederationResult", "LocalFederation"),
     "training.central": (

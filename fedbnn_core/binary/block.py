@@ -1,9 +1,11 @@
 """A convolution with the batch norm behind it, and a max-pool before or behind that.
 
 Networks call `conv_norm` for both twins. It is torch's own layers in turn, except where
-a binary layer trains in integers: there one function does all three.
+a network trains in integers: there one function does all three for a binary layer, and
+one does norm and pool behind the float stem.
 """
 
+import math
 from typing import cast
 
 import torch
@@ -14,8 +16,12 @@ from fedbnn_core.binary.conv_shape import ConvShape, Pool
 from fedbnn_core.binary.integer_conv import Statistics, clamped_sum, normalized_conv
 from fedbnn_core.binary.layer import RotatedBinaryConv2d
 from fedbnn_core.binary.memory_layout import hardtanh
+from fedbnn_core.binary.stem import StemConv2d, normalized_floats
 
 __all__ = ["Pool", "conv_norm", "residual"]
+
+_SMALLEST = {Pool.NONE: 2, Pool.AFTER: 8, Pool.BEFORE: 8}
+"""Values of a channel that have a variance, behind the pool, too."""
 
 
 def conv_norm(
@@ -24,11 +30,15 @@ def conv_norm(
     """Return norm(conv(x)), pooled 2 x 2 before or behind the norm if asked."""
     if isinstance(conv, RotatedBinaryConv2d) and _fits(conv, norm):
         pixels, shape = conv.prepare(x)
-        height, width = shape.output
-        smallest = 2 if pool is Pool.NONE else 8
-        if shape.batch * height * width >= smallest:
+        if shape.batch * math.prod(shape.output) >= _SMALLEST[pool]:
             return _in_integers(conv, norm, pixels, shape, pool)
     y = conv(x)
+    if _is_stem_in_integers(conv, norm) and y[:, 0].numel() >= _SMALLEST[pool]:
+        out, statistics = normalized_floats(
+            y, norm.weight, norm.bias, eps=norm.eps, pool=pool
+        )
+        _track(norm, statistics)
+        return out
     if pool is Pool.BEFORE:
         y = F.max_pool2d(y, 2)
     y = norm(y)
@@ -44,6 +54,13 @@ def residual(conv: nn.Module, a: Tensor, b: Tensor) -> Tensor:
 def _fits(conv: RotatedBinaryConv2d, norm: nn.BatchNorm2d) -> bool:
     """Return whether layer and norm train in integers, with nothing in between."""
     return conv.in_integers and conv.scale is None and norm.training and norm.affine
+
+
+def _is_stem_in_integers(conv: nn.Module, norm: nn.BatchNorm2d) -> bool:
+    """Return whether conv is the float stem of a network that trains in integers."""
+    if not isinstance(conv, StemConv2d) or not conv.in_integers:
+        return False
+    return norm.training and norm.affine
 
 
 def _in_integers(

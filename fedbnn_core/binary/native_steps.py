@@ -23,6 +23,7 @@ __all__ = [
     "Rounded",
     "clamped_sum",
     "convolve",
+    "float_norm_gradient",
     "input_gradient",
     "kernel",
     "kernels",
@@ -131,7 +132,10 @@ def convolve(shape: ConvShape, a: Tensor, weight: Tensor) -> Tensor:
 def normalize(
     shape: ConvShape, y: Tensor, gamma: Tensor, beta: Tensor, eps: float, pool: Pool
 ) -> tuple[Tensor, Tensor]:
-    """Return the batch norm of y, pooled if asked, and what its gradient needs."""
+    """Return the batch norm of y, pooled if asked, and what its gradient needs.
+
+    y is int16 sums, or float32 in channels-last layout.
+    """
     size = shape.output
     if pool is not Pool.NONE:
         size = size[0] // 2, size[1] // 2
@@ -140,6 +144,7 @@ def normalize(
     _train.normalize(
         _kernel,
         shape,
+        y.dtype.is_floating_point,
         y.data_ptr(),
         pool.value,
         gamma.data_ptr(),
@@ -180,6 +185,27 @@ def norm_gradient(
         dbeta.data_ptr(),
     )
     return (q, scale), dgamma, dbeta
+
+
+def float_norm_gradient(
+    shape: ConvShape, dz: Tensor, y: Tensor, gamma: Tensor, saved: Tensor, pool: Pool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return dL/dy of float32 y, dL/dgamma and dL/dbeta, given dL/dout."""
+    dz, dy = _rows(dz), _empty(shape, shape.output, torch.float32)
+    dgamma, dbeta = torch.empty_like(gamma), torch.empty_like(gamma)
+    _train.float_norm_gradient(
+        _kernel,
+        shape,
+        dz.data_ptr(),
+        y.data_ptr(),
+        pool.value,
+        gamma.data_ptr(),
+        saved.data_ptr(),
+        dy.data_ptr(),
+        dgamma.data_ptr(),
+        dbeta.data_ptr(),
+    )
+    return dy, dgamma, dbeta
 
 
 def clamped_sum(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:

@@ -18,6 +18,7 @@ __all__ = [
     "Rounded",
     "clamped_sum",
     "convolve",
+    "float_norm_gradient",
     "input_gradient",
     "mask",
     "norm_gradient",
@@ -107,7 +108,15 @@ def norm_gradient(
     bits: int,
     key: Key,
 ) -> tuple[Rounded, Tensor, Tensor]:
-    """Return dL/dy rounded, dL/dgamma and dL/dbeta, given dL/dout of `normalize`.
+    """Return dL/dy rounded, dL/dgamma and dL/dbeta, given dL/dout of `normalize`."""
+    dy, dgamma, dbeta = float_norm_gradient(shape, dz, y, gamma, saved, pool)
+    return round_gradient(dy, bits, key), dgamma, dbeta
+
+
+def float_norm_gradient(
+    shape: ConvShape, dz: Tensor, y: Tensor, gamma: Tensor, saved: Tensor, pool: Pool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return dL/dy, dL/dgamma and dL/dbeta, given dL/dout of `normalize`.
 
     With d = y - mean over n values of a channel,
 
@@ -138,8 +147,7 @@ def norm_gradient(
         dy = F.max_unpool2d(dy, where, [2, 2], output_size=list(y.shape[2:]))
     if pool is Pool.AFTER:
         dy = dy + (constant + linear * y)
-    rounded = round_gradient(dy, bits, key)
-    return rounded, (products * inverse).to(y.dtype), sums.to(y.dtype)
+    return dy, (products * inverse).to(y.dtype), sums.to(y.dtype)
 
 
 def clamped_sum(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:

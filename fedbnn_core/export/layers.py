@@ -9,6 +9,7 @@ import numpy as np
 from torch import nn
 
 from fedbnn_core.binary.layer import RotatedBinaryConv2d
+from fedbnn_core.binary.stem import StemConv2d
 from fedbnn_core.export.folding import (
     BatchNorm,
     Draft,
@@ -28,11 +29,7 @@ from fedbnn_core.export.functions import (
     window,
 )
 from fedbnn_core.export.lowering import Lowering
-from fedbnn_core.networks.blocks import (
-    ChannelLayerNorm,
-    StemConv2d,
-    StridedPointwiseConv2d,
-)
+from fedbnn_core.networks.blocks import ChannelLayerNorm, StridedPointwiseConv2d
 from fedbnn_core.packed.graph import MAX_FAN_IN, Kind
 
 __all__ = ["LAYERS"]

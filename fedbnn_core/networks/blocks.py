@@ -1,8 +1,9 @@
 """Pieces that the networks share: convolutions, layer norm, initial weights.
 
 A sign must not depend on the order in which a machine sums. Where a binary network
-takes the sign of a float sum (behind its stem, behind a layer norm), evaluation sums in
-float64 and rounds once, as the packed runtime does; training keeps float32.
+takes the sign of a float sum (behind a layer norm, behind its stem: `binary.stem`),
+evaluation sums in float64 and rounds once, as the packed runtime does; training keeps
+float32.
 """
 
 import torch
@@ -13,13 +14,14 @@ from fedbnn_core.binary.devices import widest
 from fedbnn_core.binary.layer import RotatedBinaryConv2d
 from fedbnn_core.binary.memory_layout import subsample
 from fedbnn_core.binary.options import BinaryOptions
+from fedbnn_core.binary.stem import StemConv2d
 
 __all__ = [
     "ChannelLayerNorm",
-    "StemConv2d",
     "StridedPointwiseConv2d",
     "convolution",
     "normal_init",
+    "stem",
 ]
 
 
@@ -71,6 +73,23 @@ def convolution(
     )
 
 
+def stem(
+    in_channels: int,
+    out_channels: int,
+    kernel_size: int,
+    *,
+    binary: bool,
+    padding: int = 0,
+    bias: bool = True,
+    options: BinaryOptions | None = None,
+) -> nn.Conv2d:
+    """Return the float convolution in front of a network, or of its float twin."""
+    shape = (in_channels, out_channels, kernel_size)
+    if binary:
+        return StemConv2d(*shape, padding=padding, bias=bias, options=options)
+    return nn.Conv2d(*shape, padding=padding, bias=bias)
+
+
 def normal_init(model: nn.Module, std: float = 0.01) -> None:
     """Draw every float conv and linear weight from Normal(0, std), biases zero.
 
@@ -96,19 +115,6 @@ class StridedPointwiseConv2d(nn.Conv2d):
         """Return the convolution of the pixels that count."""
         pixels = subsample(input, self.stride[0])
         return F.conv2d(pixels, self.weight, self.bias, groups=self.groups)
-
-
-class StemConv2d(nn.Conv2d):
-    """The float convolution in front of a binary network."""
-
-    def forward(self, input: Tensor) -> Tensor:
-        """Return the convolution; in evaluation on a CPU summed in float64."""
-        if self.training:
-            return super().forward(input)
-        wide = widest(input)
-        bias = None if self.bias is None else self.bias.to(wide)
-        result: Tensor = self._conv_forward(input.to(wide), self.weight.to(wide), bias)
-        return result.to(input.dtype)
 
 
 class ChannelLayerNorm(nn.LayerNorm):

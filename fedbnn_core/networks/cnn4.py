@@ -9,7 +9,7 @@ from fedbnn_core.binary.block import Pool, conv_norm
 from fedbnn_core.binary.memory_layout import hardtanh
 from fedbnn_core.binary.options import BinaryOptions
 from fedbnn_core.errors import ConfigError
-from fedbnn_core.networks.blocks import StemConv2d, convolution, normal_init
+from fedbnn_core.networks.blocks import convolution, normal_init, stem
 
 __all__ = ["CNN4"]
 
@@ -47,8 +47,14 @@ class CNN4(nn.Module):
         self.norms = nn.ModuleList()
         for index, out_channels in enumerate(CHANNELS):
             if binary and float_first and index == 0:
-                conv: nn.Module = StemConv2d(
-                    channels, out_channels, 3, padding=1, bias=False
+                conv: nn.Module = stem(
+                    channels,
+                    out_channels,
+                    3,
+                    binary=True,
+                    padding=1,
+                    bias=False,
+                    options=options,
                 )
             else:
                 conv = convolution(

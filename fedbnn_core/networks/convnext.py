@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from fedbnn_core.binary.block import conv_norm
 from fedbnn_core.binary.memory_layout import pixel_mean
 from fedbnn_core.binary.options import BinaryOptions
-from fedbnn_core.networks.blocks import ChannelLayerNorm, StemConv2d, convolution
+from fedbnn_core.networks.blocks import ChannelLayerNorm, convolution, stem
 
 __all__ = ["ConvNeXtBlock", "ConvNeXtTiny"]
 
@@ -79,8 +79,7 @@ class ConvNeXtTiny(nn.Module):
     ) -> None:
         super().__init__()
         self.binary = binary
-        stem = StemConv2d if binary else nn.Conv2d
-        self.stem = stem(input_shape[0], DIMS[0], 4)
+        self.stem = stem(input_shape[0], DIMS[0], 4, binary=binary, options=options)
         self.stem_norm = ChannelLayerNorm(DIMS[0], eps=1e-6)
         layers: list[nn.Module] = []
         for stage, (depth, dim) in enumerate(zip(DEPTHS, DIMS, strict=True)):

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from fedbnn_core.binary.block import conv_norm, residual
 from fedbnn_core.binary.memory_layout import pixel_mean
 from fedbnn_core.binary.options import BinaryOptions
-from fedbnn_core.networks.blocks import StemConv2d, convolution, normal_init
+from fedbnn_core.networks.blocks import convolution, normal_init, stem
 
 __all__ = ["BasicBlock", "ResNet"]
 
@@ -91,8 +91,15 @@ class ResNet(nn.Module):
     ) -> None:
         super().__init__()
         self.binary = binary
-        stem = StemConv2d if binary else nn.Conv2d
-        self.stem = stem(input_shape[0], width, 3, padding=1, bias=False)
+        self.stem = stem(
+            input_shape[0],
+            width,
+            3,
+            binary=binary,
+            padding=1,
+            bias=False,
+            options=options,
+        )
         self.stem_norm = nn.BatchNorm2d(width)
         blocks: list[nn.Module] = []
         channels = width
@@ -117,7 +124,7 @@ class ResNet(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return logits (n, classes) of normalized images (n, c, h, w)."""
-        x = self.stem_norm(self.stem(x))
+        x = conv_norm(self.stem, self.stem_norm, x)
         if not self.binary:
             x = F.relu(x, inplace=True)
         x = pixel_mean(self.blocks(x))

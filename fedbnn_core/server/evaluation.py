@@ -35,6 +35,8 @@ __all__ = ["BestModel", "RunEvaluation"]
 _log = logging.getLogger(__name__)
 
 _STATISTICS_BATCH = 500
+_STATISTICS_IMAGES = 2000
+"""So many give a mean and a variance to well below what a round changes them by."""
 
 
 @dataclass
@@ -146,13 +148,15 @@ class RunEvaluation:
         if not self._method.binary or self._method.config.served_statistics != "server":
             return state
         load_arrays(self._model, state)
-        images = self._validation
+        held_out = self._validation
+        # Spread over all of them: a dataset may be sorted by its classes.
+        images = held_out.images[:: math.ceil(len(held_out) / _STATISTICS_IMAGES)]
         estimate_statistics(
             self._model,
             (
-                normalize(batch, images.mean, images.std)
+                normalize(batch, held_out.mean, held_out.std)
                 # Equal parts: a last batch of one image would have no variance.
-                for batch in images.images.tensor_split(
+                for batch in images.tensor_split(
                     math.ceil(len(images) / _STATISTICS_BATCH)
                 )
             ),

@@ -10,7 +10,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from fedbnn_core.binary.model import binary_layers
+from fedbnn_core.binary.layer import RotatedBinaryConv2d
+from fedbnn_core.binary.stem import StemConv2d
 
 __all__ = ["estimate_statistics"]
 
@@ -28,7 +29,9 @@ def estimate_statistics(model: nn.Module, batches: Iterable[Tensor]) -> None:
     """
     norms = [m for m in model.modules() if isinstance(m, nn.BatchNorm2d)]
     shares = [norm.momentum for norm in norms]
-    layers = list(binary_layers(model).values())
+    layers = [
+        m for m in model.modules() if isinstance(m, RotatedBinaryConv2d | StemConv2d)
+    ]
     options = [layer.options for layer in layers]
     try:
         for norm in norms:

@@ -43,7 +43,8 @@ static uint64_t train(const train_kernels *k, const size_t numbers[8], int pool)
     for (size_t i = 0; i < weights; i++) signs[i] = w[i] >= 0.0f ? 1 : -1;
     train_signs(k, x, g.n * g.h * g.w, g.ci, 180.3f, 1.0f, bits, slopes);
     int done = train_forward(k, &g, bits, w, y) &&
-               train_normalize(k, &g, y, pool, parts, parts + g.co, 1e-5, z, saved) &&
+               train_normalize(k, &g, OF_SUMS, y, pool, parts, parts + g.co, 1e-5, z,
+                               saved) &&
                train_norm_gradient(k, &g, dz, y, pool, parts, saved, 127, key, rounded,
                                    &scale, parts + 2 * g.co, parts + 3 * g.co) &&
                train_input_gradient(k, &g, rounded, signs, slopes, scale, dx) &&
@@ -59,6 +60,20 @@ static uint64_t train(const train_kernels *k, const size_t numbers[8], int pool)
     h = hash(h, parts, 4 * g.co * 4);
     h = hash(h, dx, inputs * 4);
     h = hash(h, dw, weights * 4);
+    /* The same norm over floats. */
+    float *floats = malloc(outputs * 4);
+    fill(floats, outputs);
+    if (!train_normalize(k, &g, OF_FLOATS, floats, pool, parts, parts + g.co, 1e-5, z,
+                         saved))
+        abort();
+    h = hash(h, z, shown * 4);
+    float *dy = malloc(outputs * 4);
+    if (!train_float_norm_gradient(k, &g, dz, floats, pool, parts, saved, dy,
+                                   parts + 2 * g.co, parts + 3 * g.co))
+        abort();
+    h = hash(h, dy, outputs * 4);
+    h = hash(h, parts, 4 * g.co * 4);
+    free(floats), free(dy);
     void *all[] = {x, dx, w, dw, z, dz, parts, saved, bits, slopes, rounded, signs, y};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) free(all[i]);
     return h;

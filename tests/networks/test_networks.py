@@ -12,8 +12,8 @@ from fedbnn_core.binary.memory_layout import hardtanh
 from fedbnn_core.binary.model import binary_layers, deployed
 from fedbnn_core.binary.options import BinaryOptions
 from fedbnn_core.errors import ConfigError
-from fedbnn_core.networks import MODELS, ModelSpec, build_model
-from fedbnn_core.networks.blocks import ChannelLayerNorm, StemConv2d, convolution
+from fedbnn_core.networks import MODELS, ModelSpec, blocks, build_model
+from fedbnn_core.networks.blocks import ChannelLayerNorm, convolution
 from fedbnn_core.networks.convnext import ConvNeXtBlock
 
 # model, input shape, classes, w, R1 and R2, as in the paper's table of overheads.
@@ -352,7 +352,7 @@ def test_layer_norm_takes_the_signs_of_its_exact_values() -> None:
 
 
 def test_a_stem_takes_the_signs_of_its_exact_sums() -> None:
-    stem = StemConv2d(3, 500, 3)
+    stem = blocks.stem(3, 500, 3, binary=True)
     x = images(1, 3, 3, 3, seed=1)
     weight = stem.weight.detach().numpy().astype(np.longdouble)
     exact = (weight * x[0].numpy()).sum(axis=(1, 2, 3))

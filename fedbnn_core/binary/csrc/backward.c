@@ -4,23 +4,23 @@
 
 #include "patches.h"
 
-/* Write `rows` rows of dy from row `at` of image `n` on: two if windows are there. */
-static const float *gradient_of(const train_kernels *k, const geometry *g,
-                                const norm_gradient *norm, size_t n, size_t at,
-                                size_t *rows, float *room) {
+const float *train_gradient_of(const norm_passes *passes, const geometry *g,
+                               const norm_gradient *norm, size_t n, size_t at,
+                               size_t *rows, float *room) {
     size_t row = g->wo * g->co;
-    const int16_t *y = norm->y ? norm->y + (n * g->ho + at) * row : NULL;
+    const char *y = norm->y;
     *rows = 1;
+    if (y) y += (n * g->ho + at) * row * passes->size;
     if (norm->pool == POOL_NONE) {
         const float *dz = norm->dz + (n * g->ho + at) * row;
         if (!y) return dz;
-        k->gradient_row(norm, dz, y, g->wo, g->co, room);
+        passes->gradient_row(norm, dz, y, g->wo, g->co, room);
     } else if (at + 1 < g->ho) {
         size_t window = (n * (g->ho / 2) + at / 2) * (g->wo / 2);
         *rows = 2;
-        k->gradient_rows(norm, norm->dz + window * g->co, y, g->wo, g->co, room);
+        passes->gradient_rows(norm, norm->dz + window * g->co, y, g->wo, g->co, room);
     } else if (norm->pool == POOL_AFTER) {
-        k->gradient_row(norm, NULL, y, g->wo, g->co, room);
+        passes->gradient_row(norm, NULL, y, g->wo, g->co, room);
     } else {
         memset(room, 0, row * sizeof *room);
     }
@@ -29,13 +29,14 @@ static const float *gradient_of(const train_kernels *k, const geometry *g,
 
 int train_round(const train_kernels *k, const geometry *g, const norm_gradient *norm,
                 int levels, const uint32_t key[2], uint8_t *rounded, float *scale) {
+    const norm_passes *passes = &k->norm[OF_SUMS];
     size_t row = g->wo * g->co, rows;
     float *room = malloc(2 * row * sizeof *room);
     if (!room) return 0;
     uint32_t most = 0;
     for (size_t n = 0; n < g->n; n++)
         for (size_t at = 0; at < g->ho; at += rows) {
-            const float *dy = gradient_of(k, g, norm, n, at, &rows, room);
+            const float *dy = train_gradient_of(passes, g, norm, n, at, &rows, room);
             uint32_t bits = k->max_abs(dy, rows * row);
             most = bits > most ? bits : most;
         }
@@ -51,7 +52,7 @@ int train_round(const train_kernels *k, const geometry *g, const norm_gradient *
     float inverse = (float)levels / largest;
     for (size_t n = 0; n < g->n; n++)
         for (size_t at = 0; at < g->ho; at += rows) {
-            const float *dy = gradient_of(k, g, norm, n, at, &rows, room);
+            const float *dy = train_gradient_of(passes, g, norm, n, at, &rows, room);
             for (size_t r = 0; r < rows; r++, dy += row) {
                 uint8_t *to =
                     rounded + ((n * g->hg + g->low + at + r) * g->wg + g->low) * g->co4;

@@ -5,7 +5,7 @@
 
 static const train_kernels *const SETS[] = {
 #if defined(__x86_64__)
-    &train_vnni, &train_avx2,
+    &train_vnni, &train_vnni_avx2, &train_avx2,
 #elif defined(__aarch64__)
     &train_neon,
 #endif
@@ -15,13 +15,15 @@ static int cpu_has(const train_kernels *k) {
 #if defined(__x86_64__)
     int avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
     if (k == &train_avx2) return avx2;
-    if (k == &train_vnni)
-        return avx2 && __builtin_cpu_supports("avx512f") &&
+    int counts = __builtin_cpu_supports("avx512vpopcntdq") != 0;
+    if (k == &train_vnni || k == &train_vnni_avx2)
+        return avx2 && __builtin_cpu_supports("bmi2") &&
+               __builtin_cpu_supports("avx512f") &&
                __builtin_cpu_supports("avx512bw") &&
                __builtin_cpu_supports("avx512vl") &&
                __builtin_cpu_supports("avx512dq") &&
                __builtin_cpu_supports("avx512vnni") &&
-               __builtin_cpu_supports("avx512vpopcntdq");
+               counts == (k == &train_vnni);
 #endif
     (void)k;
     return 1;

@@ -12,6 +12,25 @@ typedef float lanes
 #define LANES_AT(v) (*(const lanes *)(v))
 #define STORE_LANES(v, value) (*(lanes *)(v) = (value))
 
+/* What a row of a matrix product adds up at once: two registers of lanes, or a wide
+ * one. No sum depends on it. */
+enum { PAIR = 2 * LANES };
+#ifdef WIDE_REGISTERS
+typedef float pair
+    __attribute__((vector_size(PAIR * sizeof(float)), aligned(4), may_alias));
+#define PAIR_AT(v) (*(const pair *)(v))
+#define STORE_PAIR(v, value) (*(pair *)(v) = (value))
+#define ADD_PRODUCT(sum, v, b) ((sum) += (v) * (b))
+#else
+typedef struct {
+    lanes low, high;
+} pair;
+#define PAIR_AT(v) ((pair){LANES_AT(v), LANES_AT((v) + LANES)})
+#define STORE_PAIR(v, value) \
+    (STORE_LANES(v, (value).low), STORE_LANES((v) + LANES, (value).high))
+#define ADD_PRODUCT(sum, v, b) ((sum).low += (v) * (b).low, (sum).high += (v) * (b).high)
+#endif
+
 static float sum_of_lanes(const float v[LANES]) {
     return ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7]));
 }
@@ -42,20 +61,15 @@ static inline __attribute__((always_inline)) void
 matrix_rows(const float *a, size_t a_stride, const float *b, float *c, size_t depth,
             size_t stride, const int rows) {
     size_t j = 0;
-    for (; j + 2 * LANES <= stride; j += 2 * LANES) {
-        lanes sum[MATRIX_ROWS][2] = {{{0}}};
+    for (; j + PAIR <= stride; j += PAIR) {
+        pair sum[MATRIX_ROWS];
+        memset(sum, 0, sizeof sum);
         for (size_t k = 0; k < depth; k++) {
-            lanes b0 = LANES_AT(b + k * stride + j);
-            lanes b1 = LANES_AT(b + k * stride + j + LANES);
-            for (int r = 0; r < rows; r++) {
-                float v = a[(size_t)r * a_stride + k];
-                sum[r][0] += v * b0;
-                sum[r][1] += v * b1;
-            }
+            pair bk = PAIR_AT(b + k * stride + j);
+            for (int r = 0; r < rows; r++)
+                ADD_PRODUCT(sum[r], a[(size_t)r * a_stride + k], bk);
         }
-        for (int r = 0; r < rows; r++)
-            for (int h = 0; h < 2; h++)
-                STORE_LANES(c + (size_t)r * stride + j + (size_t)h * LANES, sum[r][h]);
+        for (int r = 0; r < rows; r++) STORE_PAIR(c + (size_t)r * stride + j, sum[r]);
     }
     if (j < stride) {
         lanes sum[MATRIX_ROWS] = {{0}};

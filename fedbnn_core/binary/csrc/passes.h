@@ -24,103 +24,50 @@ static void signed_sums(const uint16_t *counts, size_t count_stride, size_t n,
         for (size_t c = 0; c < channels; c++) y[c] = (int16_t)(fan_in - 2 * counts[c]);
 }
 
-static void add_moments(const int16_t *restrict y, size_t n, size_t channels,
-                        int32_t *restrict sums, int32_t *restrict squares) {
-    for (size_t p = 0; p < n; p++, y += channels)
+#define Y int16_t
+#define WIDE int32_t
+#define OF_Y(name) name##_of_sums
+#include "norm_passes.h"
+#define Y float
+#define WIDE float
+#define OF_Y(name) name##_of_floats
+#include "norm_passes.h"
+
+/* Exact: sums of squares go to float64 before 32 bits overflow, and stay whole there
+ * below 2^53. */
+static void moments_of_sums(const void *values, size_t pixels, size_t channels,
+                            size_t bound, int32_t *part, double *restrict sums,
+                            double *restrict squares) {
+    const int16_t *restrict y = values;
+    int32_t *restrict part_sums = part, *restrict part_squares = part + channels;
+    size_t group = (size_t)INT32_MAX / (bound * bound);
+    if (group < 1) group = 1;
+    for (size_t first = 0; first < pixels; first += group) {
+        size_t n = pixels - first < group ? pixels - first : group;
+        memset(part, 0, 2 * channels * sizeof *part);
+        for (size_t p = 0; p < n; p++, y += channels)
+            for (size_t c = 0; c < channels; c++) {
+                int32_t v = y[c];
+                part_sums[c] += v;
+                part_squares[c] += v * v;
+            }
         for (size_t c = 0; c < channels; c++) {
-            int32_t v = y[c];
+            sums[c] += part_sums[c];
+            squares[c] += part_squares[c];
+        }
+    }
+}
+
+static void moments_of_floats(const void *values, size_t pixels, size_t channels,
+                              size_t bound, int32_t *part, double *restrict sums,
+                              double *restrict squares) {
+    const float *restrict y = values;
+    (void)bound, (void)part;
+    for (size_t p = 0; p < pixels; p++, y += channels)
+        for (size_t c = 0; c < channels; c++) {
+            double v = (double)y[c];
             sums[c] += v;
             squares[c] += v * v;
-        }
-}
-
-static void affine(const int16_t *restrict y, size_t n, size_t channels,
-                   const float *restrict gain, const float *restrict offset,
-                   float *restrict out) {
-    for (size_t p = 0; p < n; p++, y += channels, out += channels)
-        for (size_t c = 0; c < channels; c++)
-            out[c] = (float)y[c] * gain[c] + offset[c];
-}
-
-static void pool_row(const int16_t *restrict upper, const int16_t *restrict lower,
-                     size_t n, size_t channels, const float *restrict flip,
-                     int16_t *restrict out) {
-    for (size_t p = 0; p < n; p++, out += channels)
-        for (size_t c = 0; c < channels; c++) {
-            int32_t f = flip[c] < 0.0f ? -1 : 1;
-            const int16_t *a = upper + 2 * p * channels, *b = lower + 2 * p * channels;
-            int32_t m = f * a[c], v = f * a[channels + c];
-            m = v > m ? v : m;
-            v = f * b[c];
-            m = v > m ? v : m;
-            v = f * b[channels + c];
-            m = v > m ? v : m;
-            out[c] = (int16_t)(f * m);
-        }
-}
-
-static void add_norm_sums(const float *restrict dz, const int16_t *restrict y, size_t n,
-                          size_t channels, const float *restrict mean,
-                          double *restrict sums, double *restrict products) {
-    for (size_t p = 0; p < n; p++, dz += channels, y += channels)
-        for (size_t c = 0; c < channels; c++) {
-            float product = dz[c] * ((float)y[c] - mean[c]);
-            sums[c] += (double)dz[c];
-            products[c] += (double)product;
-        }
-}
-
-static void gradient_row(const norm_gradient *g, const float *restrict dz,
-                         const int16_t *restrict y, size_t width, size_t channels,
-                         float *restrict dy) {
-    const float *gain = g->gain, *constant = g->constant, *linear = g->linear;
-    for (size_t x = 0; x < width; x++, y += channels, dy += channels) {
-        if (dz) {
-            for (size_t c = 0; c < channels; c++)
-                dy[c] = gain[c] * dz[c] + (constant[c] + linear[c] * (float)y[c]);
-            dz += channels;
-        } else {
-            for (size_t c = 0; c < channels; c++)
-                dy[c] = constant[c] + linear[c] * (float)y[c];
-        }
-    }
-}
-
-/* Windows of 2 x 2: dz goes to the first of the largest values, as torch does. */
-static void gradient_rows(const norm_gradient *g, const float *restrict dz,
-                          const int16_t *restrict y, size_t width, size_t channels,
-                          float *restrict dy) {
-    const float *restrict gain = g->gain, *restrict constant = g->constant;
-    const float *restrict linear = g->linear, *restrict flip = g->flip;
-    size_t down = width * channels, windows = width / 2;
-    int after = g->pool == POOL_AFTER;
-    for (size_t x = 0; x < windows; x++, dz += channels) {
-        const int16_t *restrict upper = y + 2 * x * channels;
-        float *restrict to = dy + 2 * x * channels;
-        for (size_t c = 0; c < channels; c++) {
-            float v0 = upper[c], v1 = upper[channels + c];
-            float v2 = upper[down + c], v3 = upper[down + channels + c];
-            float f = after ? flip[c] : 1.0f;
-            float f0 = f * v0, f1 = f * v1, f2 = f * v2, f3 = f * v3;
-            float top = f0 > f1 ? f0 : f1, low = f2 > f3 ? f2 : f3;
-            float most = top > low ? top : low;
-            float z = gain[c] * dz[c];
-            float dm = z + (constant[c] + linear[c] * (f * most));
-            z = after ? z : dm;
-            float k = after ? constant[c] : 0.0f, l = after ? linear[c] : 0.0f;
-            int is0 = f0 == most, is1 = !is0 & (f1 == most);
-            int is2 = !is0 & !is1 & (f2 == most), is3 = !is0 & !is1 & !is2;
-            to[c] = (is0 ? z : 0.0f) + (k + l * v0);
-            to[channels + c] = (is1 ? z : 0.0f) + (k + l * v1);
-            to[down + c] = (is2 ? z : 0.0f) + (k + l * v2);
-            to[down + channels + c] = (is3 ? z : 0.0f) + (k + l * v3);
-        }
-    }
-    if (width % 2) /* the last column belongs to no window */
-        for (size_t row = 0; row < 2; row++) {
-            size_t at = row * down + (width - 1) * channels;
-            for (size_t c = 0; c < channels; c++)
-                dy[at + c] = after ? constant[c] + linear[c] * (float)y[at + c] : 0.0f;
         }
 }
 
@@ -170,6 +117,7 @@ static void scale_columns(const int32_t *restrict sums, const int32_t *restrict 
             out[c] = ((float)(sums[c] - bias[c]) * (float)code[c]) * factor;
 }
 
+#ifndef OWN_EXPAND
 static void expand(const uint8_t *fours, size_t stride, size_t steps, int8_t *panel) {
     for (size_t s = 0; s < steps; s++, fours += stride, panel += 4 * COLUMNS)
         for (size_t half = 0; half < 2; half++) {
@@ -182,6 +130,7 @@ static void expand(const uint8_t *fours, size_t stride, size_t steps, int8_t *pa
             memcpy(panel + 32 * half, signs, sizeof signs);
         }
 }
+#endif
 
 static void clamped_sum(const float *restrict a, const float *restrict b, size_t n,
                         float *restrict out, uint8_t *restrict inside) {
@@ -198,10 +147,17 @@ static void mask(const float *restrict v, const uint8_t *restrict inside, size_t
     for (size_t i = 0; i < n; i++) out[i] = inside[i] ? v[i] : 0.0f;
 }
 
+#define NORM_PASSES(kind, type)                                                        \
+    {                                                                                  \
+        .size = sizeof(type), .moments = moments_of_##kind, .affine = affine_of_##kind,\
+        .pool_row = pool_row_of_##kind, .add_norm_sums = add_norm_sums_of_##kind,      \
+        .gradient_row = gradient_row_of_##kind,                                        \
+        .gradient_rows = gradient_rows_of_##kind,                                      \
+    }
+
 #define PASSES                                                                         \
-    .slopes = slopes, .signed_sums = signed_sums, .add_moments = add_moments,          \
-    .affine = affine, .pool_row = pool_row, .add_norm_sums = add_norm_sums,            \
-    .gradient_row = gradient_row, .gradient_rows = gradient_rows, .max_abs = max_abs,  \
-    .round = round_values, .scale_columns = scale_columns, .products = products,       \
-    .expand = expand, .clamped_sum = clamped_sum, .mask = mask,                      \
+    .slopes = slopes, .signed_sums = signed_sums,                                      \
+    .norm = {NORM_PASSES(sums, int16_t), NORM_PASSES(floats, float)},                  \
+    .max_abs = max_abs, .round = round_values, .scale_columns = scale_columns,         \
+    .products = products, .expand = expand, .clamped_sum = clamped_sum, .mask = mask,  \
     .mix = mix, .mix_gradient = mix_gradient

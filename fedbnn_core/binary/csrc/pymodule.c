@@ -92,23 +92,24 @@ static PyObject *py_forward(PyObject *self, PyObject *args) {
     return finish(done);
 }
 
-/* normalize(kernel, geometry, y, pool, gamma, beta, eps, out, saved) */
+/* normalize(kernel, geometry, 1 for float y, y, pool, gamma, beta, eps, out, saved) */
 static PyObject *py_normalize(PyObject *self, PyObject *args) {
     (void)self;
     const char *name;
     PyObject *numbers;
     address y, gamma, beta, out, saved;
-    int pool, done;
+    int floats, pool, done;
     double eps;
     geometry g;
-    if (!PyArg_ParseTuple(args, "sOKiKKdKK", &name, &numbers, &y, &pool, &gamma, &beta,
-                          &eps, &out, &saved))
+    if (!PyArg_ParseTuple(args, "sOpKiKKdKK", &name, &numbers, &floats, &y, &pool,
+                          &gamma, &beta, &eps, &out, &saved))
         return NULL;
     const train_kernels *k = kernels_of(name);
     if (!k || !take_geometry(numbers, &g)) return NULL;
     Py_BEGIN_ALLOW_THREADS
-    done = train_normalize(k, &g, AT(int16_t, y), pool, AT(float, gamma),
-                           AT(float, beta), eps, AT(float, out), AT(double, saved));
+    done = train_normalize(k, &g, floats ? OF_FLOATS : OF_SUMS, AT(void, y), pool,
+                           AT(float, gamma), AT(float, beta), eps, AT(float, out),
+                           AT(double, saved));
     Py_END_ALLOW_THREADS
     return finish(done);
 }
@@ -137,6 +138,27 @@ static PyObject *py_norm_gradient(PyObject *self, PyObject *args) {
                                AT(float, dbeta));
     Py_END_ALLOW_THREADS
     return done ? PyFloat_FromDouble((double)scale) : PyErr_NoMemory();
+}
+
+/* float_norm_gradient(kernel, geometry, dz, y, pool, gamma, saved, dy, dgamma, dbeta) */
+static PyObject *py_float_norm_gradient(PyObject *self, PyObject *args) {
+    (void)self;
+    const char *name;
+    PyObject *numbers;
+    address dz, y, gamma, saved, dy, dgamma, dbeta;
+    int pool, done;
+    geometry g;
+    if (!PyArg_ParseTuple(args, "sOKKiKKKKK", &name, &numbers, &dz, &y, &pool, &gamma,
+                          &saved, &dy, &dgamma, &dbeta))
+        return NULL;
+    const train_kernels *k = kernels_of(name);
+    if (!k || !take_geometry(numbers, &g)) return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    done = train_float_norm_gradient(k, &g, AT(float, dz), AT(float, y), pool,
+                                     AT(float, gamma), AT(double, saved), AT(float, dy),
+                                     AT(float, dgamma), AT(float, dbeta));
+    Py_END_ALLOW_THREADS
+    return finish(done);
 }
 
 /* round(kernel, geometry, dy, levels, key0, key1, rounded) -> scale */
@@ -297,9 +319,11 @@ static PyMethodDef methods[] = {
     {"sizes", py_sizes, METH_O, "Bytes of signs and of the rounded gradient."},
     {"signs", py_signs, METH_VARARGS, "Pack signs, and surrogate slopes in 8 bits."},
     {"forward", py_forward, METH_VARARGS, "Sums of a convolution of signs."},
-    {"normalize", py_normalize, METH_VARARGS, "Batch norm and max-pool of sums."},
+    {"normalize", py_normalize, METH_VARARGS, "Batch norm and max-pool."},
     {"norm_gradient", py_norm_gradient, METH_VARARGS,
      "Round dL/dy behind a batch norm, return its scale."},
+    {"float_norm_gradient", py_float_norm_gradient, METH_VARARGS,
+     "dL/dy of floats behind a batch norm."},
     {"round", py_round, METH_VARARGS, "Round dL/dy at random, return its scale."},
     {"input_gradient", py_input_gradient, METH_VARARGS, "dL/dx."},
     {"weight_gradient", py_weight_gradient, METH_VARARGS, "dL/dw."},

@@ -3,10 +3,27 @@
 
 #if defined(__x86_64__)
 #include <immintrin.h>
+#include <string.h>
 
 #include "../../packed/csrc/target.h"
-FBNN_FOR("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma")
+FBNN_FOR("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,bmi2,fma")
 
+/* A step is 64 signs: PDEP spreads the bits of a patch to every fourth place. */
+static void expand(const uint8_t *fours, size_t stride, size_t steps, int8_t *panel) {
+    const __m512i plus = _mm512_set1_epi8(1), minus = _mm512_set1_epi8(-1);
+    for (size_t s = 0; s < steps; s++, fours += stride, panel += 4 * COLUMNS) {
+        uint64_t eight, mask = 0;
+        memcpy(&eight, fours, sizeof eight);
+        for (int j = 0; j < 4; j++) {
+            uint64_t columns = (eight >> 8 * j & 255) | (eight >> (8 * j + 24) & 0xFF00);
+            mask |= _pdep_u64(columns, (uint64_t)0x1111111111111111 << j);
+        }
+        _mm512_storeu_si512(panel, _mm512_mask_blend_epi8(mask, minus, plus));
+    }
+}
+
+#define OWN_EXPAND
+#define WIDE_REGISTERS
 #include "passes.h"
 
 /* One VPDPBUSD does a step of a row: 64 MAC, latency 5, one or two a cycle, so that
@@ -50,6 +67,14 @@ static void products(const uint8_t *const *rows, size_t n, size_t row_step,
 const train_kernels train_vnni = {
     .name = "vnni",
     .bits = &fbnn_avx512,
+    .rows = ROWS,
+    PASSES,
+};
+
+/* For CPUs that do not count bits in vectors (Cascade Lake). */
+const train_kernels train_vnni_avx2 = {
+    .name = "vnni",
+    .bits = &fbnn_avx2,
     .rows = ROWS,
     PASSES,
 };

@@ -30,11 +30,34 @@ typedef struct {
 /* Gradient of a batch norm's input: dy = gain * dz + constant + linear * y. */
 typedef struct {
     const float *dz;
-    const int16_t *y; /* NULL: no batch norm, dy = dz */
+    const void *y; /* NULL: no batch norm, dy = dz */
     const float *gain, *constant, *linear;
     const float *flip; /* POOL_AFTER: -1 where the norm turns the order around */
     int pool;
 } norm_gradient;
+
+/* Passes of a batch norm over values y, which are int16 sums or floats. */
+typedef struct {
+    size_t size; /* bytes of a value */
+    /* sums[c] += y, squares[c] += y * y; |y| <= bound; `part` has room for 2 channels. */
+    void (*moments)(const void *y, size_t pixels, size_t channels, size_t bound,
+                    int32_t *part, double *sums, double *squares);
+    /* out = y * gain + offset; of 2 x 2 pixels, the largest. */
+    void (*affine)(const void *y, size_t n, size_t channels, const float *gain,
+                   const float *offset, float *out);
+    void (*pool_row)(const void *upper, const void *lower, size_t n, size_t channels,
+                     const float *flip, void *out);
+    /* sums[c] += dz, products[c] += dz * (y - mean[c]) over n pixels. */
+    void (*add_norm_sums)(const float *dz, const void *y, size_t n, size_t channels,
+                          const float *mean, double *sums, double *products);
+    /* One row of dy or, with a pool, the two rows of a row of windows. */
+    void (*gradient_row)(const norm_gradient *g, const float *dz, const void *y,
+                         size_t width, size_t channels, float *dy);
+    void (*gradient_rows)(const norm_gradient *g, const float *dz, const void *y,
+                          size_t width, size_t channels, float *dy);
+} norm_passes;
+
+enum { OF_SUMS, OF_FLOATS };
 
 /* The weights of a binary layer: filters of n1 x n2 values, `taps` of them a channel. */
 typedef struct {
@@ -66,22 +89,7 @@ typedef struct {
     /* y = fan_in - 2 * counts. */
     void (*signed_sums)(const uint16_t *counts, size_t count_stride, size_t n,
                         size_t channels, int fan_in, int16_t *y);
-    /* sums[c] += y, squares[c] += y * y over n pixels; the caller keeps n small. */
-    void (*add_moments)(const int16_t *y, size_t n, size_t channels, int32_t *sums,
-                        int32_t *squares);
-    /* out = y * gain + offset; of 2 x 2 pixels, the largest. */
-    void (*affine)(const int16_t *y, size_t n, size_t channels, const float *gain,
-                   const float *offset, float *out);
-    void (*pool_row)(const int16_t *upper, const int16_t *lower, size_t n,
-                     size_t channels, const float *flip, int16_t *out);
-    /* sums[c] += dz, products[c] += dz * (y - mean[c]) over n pixels. */
-    void (*add_norm_sums)(const float *dz, const int16_t *y, size_t n, size_t channels,
-                          const float *mean, double *sums, double *products);
-    /* One row of dy or, with a pool, the two rows of a row of windows. */
-    void (*gradient_row)(const norm_gradient *g, const float *dz, const int16_t *y,
-                         size_t width, size_t channels, float *dy);
-    void (*gradient_rows)(const norm_gradient *g, const float *dz, const int16_t *y,
-                          size_t width, size_t channels, float *dy);
+    norm_passes norm[2]; /* of sums and of floats */
     /* The largest |v| as the bits of a float; a NaN is larger than all. */
     uint32_t (*max_abs)(const float *v, size_t n);
     /* Round v * inverse up or down at random; `index` is the first value's counter. */
@@ -109,7 +117,7 @@ const char *const *train_names(void);
 
 extern const train_kernels train_portable;
 #if defined(__x86_64__)
-extern const train_kernels train_avx2, train_vnni;
+extern const train_kernels train_avx2, train_vnni, train_vnni_avx2;
 #elif defined(__aarch64__)
 extern const train_kernels train_neon;
 #endif
@@ -124,16 +132,26 @@ void train_signs(const train_kernels *k, const float *x, size_t pixels, size_t c
                  float steep, float limit, uint8_t *bits, uint8_t *slopes);
 int train_forward(const train_kernels *k, const geometry *g, const uint8_t *bits,
                   const float *weights, int16_t *y);
-/* The batch norm of y, pooled where `pool` says so, to `out`. `saved` receives mean,
- * biased variance, 1 / sigma and gain of the co channels. */
-int train_normalize(const train_kernels *k, const geometry *g, const int16_t *y,
+/* The batch norm of y (sums or floats: `type`), pooled where `pool` says so, to `out`.
+ * `saved` receives mean, biased variance, 1 / sigma and gain of the co channels. */
+int train_normalize(const train_kernels *k, const geometry *g, int type, const void *y,
                     int pool, const float *gamma, const float *beta, double eps,
                     float *out, double *saved);
-/* Round dL/dy of a normalized y, given dL/dout; also dL/dgamma and dL/dbeta. */
+/* dL/dgamma, dL/dbeta and dL/dy of a normalized y, given dL/dout: rounded for sums,
+ * as it is for floats. */
 int train_norm_gradient(const train_kernels *k, const geometry *g, const float *dz,
                         const int16_t *y, int pool, const float *gamma,
                         const double *saved, int levels, const uint32_t key[2],
                         uint8_t *rounded, float *scale, float *dgamma, float *dbeta);
+int train_float_norm_gradient(const train_kernels *k, const geometry *g,
+                              const float *dz, const float *y, int pool,
+                              const float *gamma, const double *saved, float *dy,
+                              float *dgamma, float *dbeta);
+/* Write rows of dy from row `at` of image `n` on, two if windows are there, to `room`;
+ * or find them where they are. */
+const float *train_gradient_of(const norm_passes *passes, const geometry *g,
+                               const norm_gradient *norm, size_t n, size_t at,
+                               size_t *rows, float *room);
 int train_round(const train_kernels *k, const geometry *g, const norm_gradient *norm,
                 int levels, const uint32_t key[2], uint8_t *rounded, float *scale);
 int train_input_gradient(const train_kernels *k, const geometry *g,

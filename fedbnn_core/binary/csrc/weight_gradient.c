@@ -17,11 +17,14 @@ static void interleave(const uint8_t *restrict a, const uint8_t *restrict b,
     }
 }
 
-/* g of `n` outputs from `first` on as [step][row][4 pixels], `rows` of them; the row
- * behind the channels holds ones, whose products are the columns' sums. */
+/* g of `n` outputs from `first` on as [tile][step][row of the tile][4 pixels], so that a
+ * tile is read from front to back; the row behind the channels holds ones, whose
+ * products are the columns' sums. `line` has room for a step of all tiles. */
 static void pack_rows(const geometry *g, const uint8_t *rounded, size_t first, size_t n,
-                      size_t rows, uint8_t *packed, const uint8_t *zeros) {
+                      size_t tiles, size_t rows, uint8_t *packed, uint8_t *line,
+                      const uint8_t *zeros) {
     size_t image = first / (g->ho * g->wo), y = first / g->wo % g->ho, x = first % g->wo;
+    size_t tile_bytes = (n + 3) / 4 * 4 * rows;
     for (size_t at = 0; at < n; at += 4, packed += 4 * rows) {
         const uint8_t *from[4] = {zeros, zeros, zeros, zeros};
         for (size_t j = 0; j < 4 && at + j < n; j++) {
@@ -30,9 +33,15 @@ static void pack_rows(const geometry *g, const uint8_t *rounded, size_t first, s
             if (++x == g->wo) x = 0, y++;
             if (y == g->ho) y = 0, image++;
         }
-        interleave(from[0], from[1], from[2], from[3], g->co, packed);
-        memset(packed + 4 * g->co, 1, 4);
+        interleave(from[0], from[1], from[2], from[3], g->co, line);
+        memset(line + 4 * g->co, 1, 4);
+        for (size_t t = 0; t < tiles; t++)
+            memcpy(packed + t * tile_bytes, line + t * 4 * rows, 4 * rows);
     }
+}
+
+static void add_columns(const int32_t *restrict part, int32_t *restrict sums) {
+    for (size_t i = 0; i < COLUMNS; i++) sums[i] += part[i];
 }
 
 /* dw[c][i][t] of column t * tap_bits + i, as torch lays weights out. */
@@ -57,17 +66,18 @@ int train_weight_gradient(const train_kernels *k, const geometry *g,
     size_t tiles = (g->co + k->rows) / k->rows, rows = tiles * k->rows;
     size_t most = pixels < 4 * STEPS ? (pixels + 3) / 4 * 4 : 4 * STEPS;
     int32_t *sums = calloc(rows * columns, sizeof *sums);
-    uint8_t *patches = calloc(most, bytes), *fours = malloc(most * bytes), *packed = calloc(most, rows);
+    uint8_t *patches = calloc(most, bytes), *fours = malloc(most * bytes);
+    uint8_t *packed = malloc(most * rows), *line = calloc(rows, 4);
     uint8_t *zeros = malloc(g->co4);
     int8_t *panel = malloc(most * COLUMNS);
     p.room = malloc(fbnn_gather_bytes(&p.op) + 1);
-    int done = sums && patches && fours && packed && zeros && panel && p.room;
+    int done = sums && patches && fours && packed && line && zeros && panel && p.room;
     if (zeros) memset(zeros, ZERO, g->co4);
     const ptrdiff_t start = 0;
     for (size_t first = 0; done && first < pixels; first += most) {
         size_t n = pixels - first < most ? pixels - first : most, steps = (n + 3) / 4;
         train_gather(&p, bits, first, n, patches);
-        pack_rows(g, rounded, first, n, rows, packed, zeros);
+        pack_rows(g, rounded, first, n, tiles, k->rows, packed, line, zeros);
         for (size_t s = 0; s < steps; s++) {
             const uint8_t *at = patches + 4 * s * bytes;
             interleave(at, at + bytes, at + 2 * bytes, at + 3 * bytes, bytes,
@@ -79,12 +89,11 @@ int train_weight_gradient(const train_kernels *k, const geometry *g,
                 int32_t part[MAX_ROWS * COLUMNS];
                 const uint8_t *from[MAX_ROWS];
                 for (size_t r = 0; r < k->rows; r++)
-                    from[r] = packed + (t * k->rows + r) * 4;
-                k->products(from, k->rows, 4 * rows, &start, 1, steps, panel, part);
-                for (size_t r = 0; r < k->rows; r++) {
-                    int32_t *to = sums + (t * k->rows + r) * columns + c;
-                    for (size_t i = 0; i < COLUMNS; i++) to[i] += part[r * COLUMNS + i];
-                }
+                    from[r] = packed + (t * steps * k->rows + r) * 4;
+                k->products(from, k->rows, 4 * k->rows, &start, 1, steps, panel, part);
+                for (size_t r = 0; r < k->rows; r++)
+                    add_columns(part + r * COLUMNS,
+                                sums + (t * k->rows + r) * columns + c);
             }
         }
     }
@@ -93,6 +102,7 @@ int train_weight_gradient(const train_kernels *k, const geometry *g,
     free(patches);
     free(fours);
     free(packed);
+    free(line);
     free(zeros);
     free(panel);
     free(p.room);
