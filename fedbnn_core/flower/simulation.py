@@ -19,7 +19,7 @@ from typing import Any
 from fedbnn_core.config import RunConfig, Value
 from fedbnn_core.errors import RunError
 from fedbnn_core.flower.app_bundle import stage_app, write_overrides
-from fedbnn_core.flower.child import die_with_parent, flower_command
+from fedbnn_core.flower.child import die_with_parent, flower_command, started
 from fedbnn_core.flower.gpus import (
     ClientPlan,
     Machine,
@@ -195,23 +195,10 @@ def _answers(port: int) -> bool:
 
 def _follow(command: list[str], environment: dict[str, str]) -> Iterator[str]:
     """Run a command and yield its output line by line."""
-    with subprocess.Popen(  # noqa: S603
-        command,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        start_new_session=True,
-        preexec_fn=die_with_parent,
-    ) as process:
-        try:
-            assert process.stdout is not None  # noqa: S101  we asked for a pipe
-            for line in process.stdout:
-                yield line.rstrip("\n")
-        finally:
-            process.terminate()
+    with started(command, environment) as process:
+        assert process.stdout is not None  # noqa: S101  we asked for a pipe
+        for line in process.stdout:
+            yield line.rstrip("\n")
 
 
 def _run_status(environment: dict[str, str]) -> str:
