@@ -43,6 +43,7 @@ Rounded = tuple[Tensor, float]
 """Bytes q + 128, with zeros around every image, and the scale s."""
 
 _MAX_CHANNELS, _MAX_FAN_IN = 16384, 32767
+_MAX_DEPTHWISE_KERNEL = 15
 _kernel = "auto"
 
 
@@ -79,7 +80,7 @@ def supports(shape: ConvShape, x: Tensor) -> bool:
     """Return whether there is native code for this convolution and tensor."""
     return (
         takes(x)
-        and shape.groups == 1
+        and (shape.groups == 1 or _is_depthwise(shape))
         and shape.padding < shape.kernel
         and shape.in_channels <= _MAX_CHANNELS
         and shape.fan_in <= _MAX_FAN_IN
@@ -87,6 +88,12 @@ def supports(shape: ConvShape, x: Tensor) -> bool:
         and min(shape[:5]) > 0
         and min(shape.output) > 0
     )
+
+
+def _is_depthwise(shape: ConvShape) -> bool:
+    """Return whether each channel has one filter of its own, small enough, stride 1."""
+    one_each = shape.groups == shape.in_channels == shape.out_channels
+    return one_each and shape.stride == 1 and shape.kernel <= _MAX_DEPTHWISE_KERNEL
 
 
 def _rows(x: Tensor) -> Tensor:

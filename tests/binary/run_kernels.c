@@ -22,10 +22,10 @@ static uint64_t hash(uint64_t h, const void *data, size_t bytes) {
     return h;
 }
 
-static uint64_t train(const train_kernels *k, const size_t numbers[8], int pool) {
+static uint64_t train(const train_kernels *k, const size_t numbers[9], int pool) {
     geometry g;
     if (!train_geometry(&g, numbers)) abort();
-    size_t inputs = g.n * g.h * g.w * g.ci, weights = g.co * g.k * g.k * g.ci;
+    size_t inputs = g.n * g.h * g.w * g.ci, weights = g.co * g.fan_in;
     size_t outputs = g.n * g.ho * g.wo * g.co;
     float *x = malloc(inputs * 4), *dx = malloc(inputs * 4), *w = malloc(weights * 4);
     float *dw = malloc(weights * 4), *z = malloc(outputs * 4), *dz = malloc(outputs * 4);
@@ -112,12 +112,13 @@ int main(int count, char **arguments) {
     }
     const train_kernels *k = train_find(arguments[1]);
     if (!k) return 1;
-    static const size_t shapes[][8] = {
-        {2, 7, 7, 32, 16, 3, 1, 1},  {3, 5, 6, 3, 5, 3, 1, 1},
-        {2, 8, 9, 17, 33, 3, 2, 1},  {2, 9, 7, 64, 40, 1, 1, 0},
-        {1, 28, 28, 1, 32, 3, 1, 1}, {2, 6, 6, 40, 9, 2, 2, 0},
-        {3, 8, 8, 12, 6, 5, 3, 2},   {1, 7, 7, 2, 3, 7, 1, 3},
-        {9, 8, 8, 8, 13, 3, 1, 1},   {2, 4, 4, 130, 20, 3, 1, 1}};
+    static const size_t shapes[][9] = {
+        {2, 7, 7, 32, 16, 3, 1, 1, 1},  {3, 5, 6, 3, 5, 3, 1, 1, 1},
+        {2, 8, 9, 17, 33, 3, 2, 1, 1},  {2, 9, 7, 64, 40, 1, 1, 0, 1},
+        {1, 28, 28, 1, 32, 3, 1, 1, 1}, {2, 6, 6, 40, 9, 2, 2, 0, 1},
+        {3, 8, 8, 12, 6, 5, 3, 2, 1},   {1, 7, 7, 2, 3, 7, 1, 3, 1},
+        {9, 8, 8, 8, 13, 3, 1, 1, 1},   {2, 4, 4, 130, 20, 3, 1, 1, 1},
+        {2, 9, 8, 40, 40, 7, 1, 3, 40}, {2, 5, 5, 7, 7, 3, 1, 1, 7}};
     for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++)
         for (int pool = POOL_NONE; pool <= POOL_BEFORE; pool++)
             printf("%zu %d %016llx\n", i, pool,

@@ -35,6 +35,11 @@ SHAPES = [
     ConvShape(1, 7, 7, 2, 3, 7, 1, 3, 1),
     ConvShape(70, 8, 8, 8, 13, 3, 1, 1, 1),
     ConvShape(2, 4, 4, 300, 20, 3, 1, 1, 1),
+    ConvShape(2, 9, 11, 40, 40, 7, 1, 3, 40),
+    ConvShape(3, 6, 5, 96, 96, 3, 1, 1, 96),
+    ConvShape(2, 5, 5, 7, 7, 5, 1, 2, 7),
+    ConvShape(1, 4, 300, 3, 3, 3, 1, 0, 3),
+    ConvShape(1, 9, 9, 33, 33, 15, 1, 7, 33),
 ]
 
 
@@ -53,7 +58,8 @@ def inputs(shape: ConvShape) -> tuple[Tensor, Tensor]:
         generator=generator,
     )
     x[x.abs() < 0.05] = 0.0
-    size = (shape.out_channels, shape.in_channels, shape.kernel, shape.kernel)
+    inputs = shape.in_channels // shape.groups
+    size = (shape.out_channels, inputs, shape.kernel, shape.kernel)
     weight = torch.where(torch.rand(size, generator=generator) < 0.5, -1.0, 1.0)
     return x, weight.contiguous(memory_format=torch.channels_last)
 
@@ -98,7 +104,13 @@ def test_convolution_and_both_products_are_numpys_integers(
     b = weight.numpy().astype(np.int64)
     a, code = native_steps.signs(x, 180.3, 1.0)
     y = native_steps.convolve(shape, a, weight)
-    assert np.array_equal(y.numpy(), np.einsum("ncyxij,ocij->noyx", patches, b))
+    # A depthwise filter has its own channel only.
+    forward, backward, spreading = (
+        ("ncyxij,ocij->noyx", "ncyxij,noyx->ocij", "noyx,ocij->ncyxij")
+        if shape.groups == 1
+        else ("noyxij,ocij->noyx", "noyxij,noyx->oij", "noyx,ocij->noyxij")
+    )
+    assert np.array_equal(y.numpy(), np.einsum(forward, patches, b))
 
     dy = torch.randn(y.shape, generator=torch.Generator().manual_seed(bits))
     q = rounded_by_hand(shape, dy, bits)
@@ -106,12 +118,12 @@ def test_convolution_and_both_products_are_numpys_integers(
     scale = np.float32(dy.abs().max()) / np.float32(LEVELS[bits])
     assert rounded[1] == scale
 
-    dw = np.einsum("ncyxij,noyx->ocij", patches, q).astype(np.float32) * scale
+    dw = np.einsum(backward, patches, q).reshape(b.shape).astype(np.float32) * scale
     got = native_steps.weight_gradient(shape, rounded, a, weight)
     assert np.array_equal(got.numpy(), dw)
 
     da = np.zeros(padded_signs(shape, x).shape, dtype=np.int64)
-    spread = np.einsum("noyx,ocij->ncyxij", q, b)
+    spread = np.einsum(spreading, q, b)
     for row, column in np.ndindex(*shape.output):
         top, left = row * shape.stride, column * shape.stride
         size = shape.kernel
@@ -207,7 +219,10 @@ def test_unknown_kernels_are_named() -> None:
 @pytest.mark.parametrize(
     ("shape", "dtype"),
     [
-        (ConvShape(2, 8, 8, 4, 4, 3, 1, 1, 4), torch.float32),
+        (ConvShape(2, 8, 8, 4, 4, 3, 1, 1, 2), torch.float32),
+        (ConvShape(2, 8, 8, 4, 8, 3, 1, 1, 4), torch.float32),
+        (ConvShape(2, 8, 8, 4, 4, 3, 2, 1, 4), torch.float32),
+        (ConvShape(2, 20, 20, 4, 4, 17, 1, 1, 4), torch.float32),
         (ConvShape(2, 8, 8, 4, 4, 3, 1, 3, 1), torch.float32),
         (ConvShape(2, 8, 8, 4, 4, 3, 1, 1, 1), torch.float64),
     ],

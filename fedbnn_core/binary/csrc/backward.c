@@ -137,6 +137,8 @@ static void phase_gradient(const train_kernels *k, const geometry *g, size_t pha
 int train_input_gradient(const train_kernels *k, const geometry *g,
                          const uint8_t *rounded, const int8_t *weights,
                          const uint8_t *slopes, float factor, float *dx) {
+    if (g->depthwise)
+        return train_depthwise_input_gradient(k, g, rounded, weights, slopes, factor, dx);
     size_t taps = g->k * g->k, padded = (g->ci + COLUMNS - 1) / COLUMNS * COLUMNS;
     int8_t *panels = malloc(padded * taps * g->co4);
     int32_t *bias = malloc(padded * sizeof *bias);

@@ -6,12 +6,19 @@
 
 enum { PIXELS = 64 }; /* patches that are gathered at once */
 
-int train_geometry(geometry *g, const size_t numbers[8]) {
+enum { DEPTHWISE_TAPS = 15 };
+
+int train_geometry(geometry *g, const size_t numbers[9]) {
     g->n = numbers[0], g->h = numbers[1], g->w = numbers[2];
     g->ci = numbers[3], g->co = numbers[4];
     g->k = numbers[5], g->stride = numbers[6], g->pad = numbers[7];
     if (!g->n || !g->h || !g->w || !g->ci || !g->co || !g->k || !g->stride) return 0;
-    if (g->ci > 16384 || g->pad >= g->k || g->k * g->k * g->ci > INT16_MAX) return 0;
+    size_t groups = numbers[8];
+    g->depthwise = groups > 1;
+    if (g->depthwise && (groups != g->ci || g->co != g->ci || g->stride != 1)) return 0;
+    if (g->depthwise && g->k > DEPTHWISE_TAPS) return 0;
+    g->fan_in = g->k * g->k * (g->depthwise ? 1 : g->ci);
+    if (g->ci > 16384 || g->pad >= g->k || g->fan_in > INT16_MAX) return 0;
     if (g->h + 2 * g->pad < g->k || g->w + 2 * g->pad < g->k) return 0;
     g->ho = (g->h + 2 * g->pad - g->k) / g->stride + 1;
     g->wo = (g->w + 2 * g->pad - g->k) / g->stride + 1;
@@ -110,6 +117,7 @@ static void place_filters(const kernel_set *k, const geometry *g, const patch_so
 
 int train_forward(const train_kernels *k, const geometry *g, const uint8_t *bits,
                   const float *weights, int16_t *y) {
+    if (g->depthwise) return train_depthwise_forward(k, g, bits, weights, y);
     const kernel_set *xnor = k->bits;
     patch_source p;
     train_patches_of(&p, g, xnor->step_bytes);
@@ -126,7 +134,7 @@ int train_forward(const train_kernels *k, const geometry *g, const uint8_t *bits
             size_t n = pixels - first < PIXELS ? pixels - first : PIXELS;
             train_gather(&p, bits, first, n, patches);
             xnor->mismatches(patches, bytes, n, placed, blocks, counts, padded);
-            k->signed_sums(counts, padded, n, g->co, (int)(g->k * g->k * g->ci),
+            k->signed_sums(counts, padded, n, g->co, (int)g->fan_in,
                            y + first * g->co);
         }
     }

@@ -48,7 +48,7 @@ int train_normalize(const train_kernels *k, const geometry *g, int type, const v
             pixels = pooled_pixels(g);
         }
         memset(mean, 0, 2 * c * sizeof *mean);
-        passes->moments(y, pixels, c, g->k * g->k * g->ci, part, mean, variance);
+        passes->moments(y, pixels, c, g->fan_in, part, mean, variance);
         for (size_t i = 0; i < c; i++) {
             mean[i] /= (double)pixels;
             variance[i] = variance[i] / (double)pixels - mean[i] * mean[i];

@@ -6,6 +6,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "depthwise_passes.h"
 #include "mixing.h"
 
 static void slopes(const float *x, size_t n, float steep, float limit, uint8_t *out) {
@@ -160,4 +161,6 @@ static void mask(const float *restrict v, const uint8_t *restrict inside, size_t
     .norm = {NORM_PASSES(sums, int16_t), NORM_PASSES(floats, float)},                  \
     .max_abs = max_abs, .round = round_values, .scale_columns = scale_columns,         \
     .products = products, .expand = expand, .clamped_sum = clamped_sum, .mask = mask,  \
-    .mix = mix, .mix_gradient = mix_gradient
+    .depthwise_counts = depthwise_counts, .depthwise_sums = depthwise_sums,            \
+    .depthwise_correlate = depthwise_correlate, .mix = mix,                            \
+    .mix_gradient = mix_gradient

@@ -19,8 +19,8 @@ static const train_kernels *kernels_of(const char *name) {
 }
 
 static int take_geometry(PyObject *numbers, geometry *g) {
-    size_t of[8];
-    for (Py_ssize_t i = 0; i < 8; i++) {
+    size_t of[9];
+    for (Py_ssize_t i = 0; i < 9; i++) {
         PyObject *item = PyTuple_GetItem(numbers, i);
         of[i] = item ? PyLong_AsSize_t(item) : 0;
         if (PyErr_Occurred()) return 0;

@@ -19,9 +19,12 @@ enum {
 
 enum { POOL_NONE, POOL_AFTER, POOL_BEFORE };
 
-/* A convolution with k x k taps, `pad` taps of +1 around the image. */
+/* A convolution with k x k taps, `pad` taps of +1 around the image. A depthwise one has
+ * stride 1 and at most 15 x 15 taps. */
 typedef struct {
     size_t n, h, w, ci, co, k, stride, pad;
+    int depthwise;       /* a filter for each channel of its own */
+    size_t fan_in;       /* products in one sum */
     size_t ho, wo;       /* size of the output */
     size_t co4;          /* output channels, whole groups of four */
     size_t low, hg, wg;  /* the stored g: `low` rows and columns of zeros in front */
@@ -102,6 +105,13 @@ typedef struct {
     void (*clamped_sum)(const float *a, const float *b, size_t n, float *out,
                         uint8_t *inside);
     void (*mask)(const float *v, const uint8_t *inside, size_t n, float *out);
+    /* Rows of a depthwise convolution, see depthwise_passes.h. */
+    void (*depthwise_counts)(const uint8_t *a, const uint8_t *w, size_t width,
+                             size_t row, size_t k, size_t channels, uint8_t *counts);
+    void (*depthwise_sums)(const int16_t *q, const int16_t *w, size_t width, size_t row,
+                           size_t k, size_t channels, int16_t *sums);
+    void (*depthwise_correlate)(const int16_t *a, const int16_t *q, size_t width,
+                                size_t k, size_t channels, int32_t *sums);
     /* z, w~ and its sign, the latter channels-last; the filters' norms. */
     void (*mix)(const mixing *m, float *scratch, float *z, float *mixed, float *norms,
                 float *signs);
@@ -123,7 +133,7 @@ extern const train_kernels train_neon;
 #endif
 
 /* 0 where the numbers make no convolution that these files handle. */
-int train_geometry(geometry *g, const size_t numbers[8]);
+int train_geometry(geometry *g, const size_t numbers[9]);
 size_t train_gradient_bytes(const geometry *g);
 size_t train_sign_bytes(const geometry *g);
 
@@ -160,6 +170,16 @@ int train_input_gradient(const train_kernels *k, const geometry *g,
 int train_weight_gradient(const train_kernels *k, const geometry *g,
                           const uint8_t *rounded, const uint8_t *bits, float factor,
                           float *dw);
+
+/* The same three of a depthwise convolution; the functions above call them. */
+int train_depthwise_forward(const train_kernels *k, const geometry *g,
+                            const uint8_t *bits, const float *weights, int16_t *y);
+int train_depthwise_input_gradient(const train_kernels *k, const geometry *g,
+                                   const uint8_t *rounded, const int8_t *weights,
+                                   const uint8_t *slopes, float factor, float *dx);
+int train_depthwise_weight_gradient(const train_kernels *k, const geometry *g,
+                                    const uint8_t *rounded, const uint8_t *bits,
+                                    float factor, float *dw);
 
 /* `m` without left, right and stride; these follow from the layer's R1 and R2. */
 int train_mix(const train_kernels *k, mixing m, const float *r1, const float *r2,

@@ -60,6 +60,8 @@ static void unpack(const geometry *g, size_t tap_bits, size_t columns,
 int train_weight_gradient(const train_kernels *k, const geometry *g,
                           const uint8_t *rounded, const uint8_t *bits, float factor,
                           float *dw) {
+    if (g->depthwise)
+        return train_depthwise_weight_gradient(k, g, rounded, bits, factor, dw);
     patch_source p;
     train_patches_of(&p, g, 2); /* two bytes are the columns of a panel */
     size_t bytes = p.op.patch_bytes, columns = bytes * 8, pixels = g->n * p.pixels;
