@@ -94,7 +94,7 @@ static void weight_panels(const geometry *g, const size_t *taps, size_t n_taps,
 }
 
 /* The inputs of one phase (their row and column modulo the stride) all meet the same
- * taps. A tile is some of their pixels times 16 channels; a panel stays in the cache
+ * taps. A tile is some of their pixels times 16 or 32 channels; a panel stays in the cache
  * while the pixels of some images pass by. */
 static void phase_gradient(const train_kernels *k, const geometry *g, size_t phase_y,
                            size_t phase_x, const ptrdiff_t *offsets, size_t n_taps,
@@ -105,14 +105,15 @@ static void phase_gradient(const train_kernels *k, const geometry *g, size_t pha
     size_t high = (g->h - phase_y + g->stride - 1) / g->stride;
     size_t wide = (g->w - phase_x + g->stride - 1) / g->stride;
     size_t image_bytes = g->hg * g->wg * g->co4, images = (1 << 17) / image_bytes + 1;
-    int32_t sums[MAX_ROWS * COLUMNS];
+    int32_t sums[2 * MAX_ROWS * COLUMNS];
     const uint8_t *rows[MAX_ROWS];
     size_t at[MAX_ROWS];
     for (size_t n0 = 0; n0 < g->n; n0 += images) {
         size_t some = g->n - n0 < images ? g->n - n0 : images, pixels = some * high * wide;
-        for (size_t b = 0; b * COLUMNS < g->ci; b++) {
-            size_t left = g->ci - b * COLUMNS, columns = left < COLUMNS ? left : COLUMNS;
-            size_t x = 0, y = 0, n = n0;
+        size_t both;
+        for (size_t b = 0; b * COLUMNS < g->ci; b += both) {
+            size_t left = g->ci - b * COLUMNS, x = 0, y = 0, n = n0;
+            both = k->product_pairs && left > COLUMNS ? 2 : 1;
             for (size_t first = 0; first < pixels;) {
                 size_t count = pixels - first < k->rows ? pixels - first : k->rows;
                 for (size_t r = 0; r < count; r++) {
@@ -123,11 +124,19 @@ static void phase_gradient(const train_kernels *k, const geometry *g, size_t pha
                     if (++x == wide) x = 0, y++;
                     if (y == high) y = 0, n++;
                 }
-                k->products(rows, count, 4, offsets, n_taps, steps, panels + b * panel,
-                            sums);
-                for (size_t r = 0; r < count; r++)
-                    k->scale_columns(sums + r * COLUMNS, bias + b * COLUMNS,
-                                     slopes + at[r], factor, columns, dx + at[r]);
+                if (both == 2)
+                    k->product_pairs(rows, count, 4, offsets, n_taps, steps,
+                                     panels + b * panel, panel, sums);
+                else
+                    k->products(rows, count, 4, offsets, n_taps, steps,
+                                panels + b * panel, sums);
+                for (size_t p = 0, c = 0; p < both; p++, c += COLUMNS) {
+                    size_t columns = left - c < COLUMNS ? left - c : COLUMNS;
+                    for (size_t r = 0; r < count; r++)
+                        k->scale_columns(sums + (p * count + r) * COLUMNS,
+                                         bias + b * COLUMNS + c, slopes + at[r] + c,
+                                         factor, columns, dx + at[r] + c);
+                }
                 first += count;
             }
         }

@@ -83,6 +83,11 @@ typedef struct {
     void (*products)(const uint8_t *const *rows, size_t n, size_t row_step,
                      const ptrdiff_t *offsets, size_t runs, size_t steps,
                      const int8_t *panel, int32_t *out);
+    /* The same for two panels, the second `panel_bytes` behind the first, to
+     * out[(p * n + r) * COLUMNS + c]; NULL where two calls are as fast. */
+    void (*product_pairs)(const uint8_t *const *rows, size_t n, size_t row_step,
+                          const ptrdiff_t *offsets, size_t runs, size_t steps,
+                          const int8_t *panel, size_t panel_bytes, int32_t *out);
     /* panel[s][c][j] = +-1 of bit c of the patch 4s + j. `fours` holds byte b of four
      * patches at 4b, and the next four patches `stride` bytes on. */
     void (*expand)(const uint8_t *fours, size_t stride, size_t steps, int8_t *panel);

@@ -40,21 +40,28 @@ static void pack_rows(const geometry *g, const uint8_t *rounded, size_t first, s
     }
 }
 
-static void add_columns(const int32_t *restrict part, int32_t *restrict sums) {
-    for (size_t i = 0; i < COLUMNS; i++) sums[i] += part[i];
+typedef int32_t four
+    __attribute__((vector_size(4 * sizeof(int32_t)), aligned(4), may_alias));
+
+static void add_columns(const int32_t *part, size_t n, int32_t *sums) {
+    for (size_t i = 0; i < n; i += 4) *(four *)(sums + i) += *(const four *)(part + i);
 }
 
-/* dw[c][i][t] of column t * tap_bits + i, as torch lays weights out. */
-static void unpack(const geometry *g, size_t tap_bits, size_t columns,
-                   const int32_t *sums, float factor, float *dw) {
-    size_t taps = g->k * g->k;
-    const int32_t *bias = sums + g->co * columns;
-    for (size_t c = 0; c < g->co; c++, sums += columns)
+/* dw[c][i][t] of column t * tap_bits + i, as torch lays weights out. `sums` is [block of
+ * columns][row][column], `line` has room for the columns of one channel. */
+static void unpack(const geometry *g, size_t tap_bits, size_t columns, size_t rows,
+                   const int32_t *sums, float factor, float *restrict line,
+                   float *restrict dw) {
+    size_t taps = g->k * g->k, block = rows * COLUMNS;
+    const int32_t *bias = sums + g->co * COLUMNS;
+    for (size_t c = 0; c < g->co; c++, sums += COLUMNS) {
+        for (size_t at = 0, from = 0; at < columns; at += COLUMNS, from += block)
+            for (size_t i = 0; i < COLUMNS; i++)
+                line[at + i] =
+                    (float)(sums[from + i] - ZERO * bias[from + i]) * factor;
         for (size_t i = 0; i < g->ci; i++)
-            for (size_t t = 0; t < taps; t++) {
-                size_t column = t * tap_bits + i;
-                *dw++ = (float)(sums[column] - ZERO * bias[column]) * factor;
-            }
+            for (size_t t = 0; t < taps; t++) *dw++ = line[t * tap_bits + i];
+    }
 }
 
 int train_weight_gradient(const train_kernels *k, const geometry *g,
@@ -70,10 +77,13 @@ int train_weight_gradient(const train_kernels *k, const geometry *g,
     int32_t *sums = calloc(rows * columns, sizeof *sums);
     uint8_t *patches = calloc(most, bytes), *fours = malloc(most * bytes);
     uint8_t *packed = malloc(most * rows), *line = calloc(rows, 4);
+    float *values = malloc(columns * sizeof *values);
     uint8_t *zeros = malloc(g->co4);
-    int8_t *panel = malloc(most * COLUMNS);
+    size_t panel_bytes = most * COLUMNS, tile_sums = k->rows * COLUMNS;
+    int8_t *panel = malloc(2 * panel_bytes);
     p.room = malloc(fbnn_gather_bytes(&p.op) + 1);
-    int done = sums && patches && fours && packed && line && zeros && panel && p.room;
+    int done = sums && patches && fours && packed && line && values &&
+               zeros && panel && p.room;
     if (zeros) memset(zeros, ZERO, g->co4);
     const ptrdiff_t start = 0;
     for (size_t first = 0; done && first < pixels; first += most) {
@@ -85,26 +95,35 @@ int train_weight_gradient(const train_kernels *k, const geometry *g,
             interleave(at, at + bytes, at + 2 * bytes, at + 3 * bytes, bytes,
                        fours + 4 * s * bytes);
         }
-        for (size_t c = 0; c < columns; c += COLUMNS) {
-            k->expand(fours + c / 2, 4 * bytes, steps, panel);
+        size_t both;
+        for (size_t c = 0; c < columns; c += both * COLUMNS) {
+            both = k->product_pairs && columns - c > COLUMNS ? 2 : 1;
+            for (size_t i = 0; i < both; i++)
+                k->expand(fours + (c + i * COLUMNS) / 2, 4 * bytes, steps,
+                          panel + i * panel_bytes);
             for (size_t t = 0; t < tiles; t++) {
-                int32_t part[MAX_ROWS * COLUMNS];
+                int32_t part[2 * MAX_ROWS * COLUMNS];
                 const uint8_t *from[MAX_ROWS];
                 for (size_t r = 0; r < k->rows; r++)
                     from[r] = packed + (t * steps * k->rows + r) * 4;
-                k->products(from, k->rows, 4 * k->rows, &start, 1, steps, panel, part);
-                for (size_t r = 0; r < k->rows; r++)
-                    add_columns(part + r * COLUMNS,
-                                sums + (t * k->rows + r) * columns + c);
+                if (both == 2)
+                    k->product_pairs(from, k->rows, 4 * k->rows, &start, 1, steps, panel,
+                                     panel_bytes, part);
+                else
+                    k->products(from, k->rows, 4 * k->rows, &start, 1, steps, panel, part);
+                for (size_t i = 0; i < both; i++)
+                    add_columns(part + i * tile_sums, tile_sums,
+                                sums + (c + i * COLUMNS) * rows + t * tile_sums);
             }
         }
     }
-    if (done) unpack(g, p.tap_bits, columns, sums, factor, dw);
+    if (done) unpack(g, p.tap_bits, columns, rows, sums, factor, values, dw);
     free(sums);
     free(patches);
     free(fours);
     free(packed);
     free(line);
+    free(values);
     free(zeros);
     free(panel);
     free(p.room);
