@@ -90,6 +90,20 @@ void train_gather(patch_source *p, const uint8_t *bits, size_t first, size_t n,
     }
 }
 
+/* Write every step of a filter to its lane. */
+static void place(const uint8_t *patch, size_t steps, size_t step_bytes, size_t lanes,
+                  uint8_t *to) {
+    if (step_bytes == 1)
+        for (size_t s = 0; s < steps; s++) to[s * lanes] = patch[s];
+    else if (step_bytes == 4)
+        for (size_t s = 0; s < steps; s++) memcpy(to + s * lanes * 4, patch + s * 4, 4);
+    else if (step_bytes == 8)
+        for (size_t s = 0; s < steps; s++) memcpy(to + s * lanes * 8, patch + s * 8, 8);
+    else
+        for (size_t s = 0; s < steps; s++)
+            memcpy(to + s * lanes * step_bytes, patch + s * step_bytes, step_bytes);
+}
+
 /* Filters as bits in the layout of the packed kernels. */
 static void place_filters(const kernel_set *k, const geometry *g, const patch_source *p,
                           const float *weights, uint8_t *placed, uint8_t *patch) {
@@ -109,9 +123,8 @@ static void place_filters(const kernel_set *k, const geometry *g, const patch_so
             }
         }
         uint8_t *block = placed + c / k->lanes * bytes * k->lanes;
-        for (size_t s = 0; s < bytes / k->step_bytes; s++)
-            memcpy(block + (s * k->lanes + c % k->lanes) * k->step_bytes,
-                   patch + s * k->step_bytes, k->step_bytes);
+        place(patch, bytes / k->step_bytes, k->step_bytes, k->lanes,
+              block + c % k->lanes * k->step_bytes);
     }
 }
 
