@@ -105,6 +105,7 @@ def about_this_machine(kernel: str, clock_ghz: float | None) -> dict[str, str]:
         "cpu": cpu_name(),
         "kernel": kernel,
         "flags": " ".join(flag for flag in FLAGS if flag in flags) or "unknown",
+        **_hidden(),
         "clock_ghz": "unknown" if clock_ghz is None else f"{clock_ghz:.2f}",
         "cores": str(os.cpu_count()),
         "compiler": _compiler(),
@@ -113,6 +114,12 @@ def about_this_machine(kernel: str, clock_ghz: float | None) -> dict[str, str]:
         "date": time.strftime("%Y-%m-%d"),
         "load": load,
     }
+
+
+def _hidden() -> dict[str, str]:
+    """Say so where `make bench-avx2` keeps instructions from the libraries."""
+    is_hidden = "avx2_only" in os.environ.get("LD_PRELOAD", "")
+    return {"hidden": "AVX-512, VNNI and AMX"} if is_hidden else {}
 
 
 def path_of(about: dict[str, str]) -> Path:

@@ -35,7 +35,7 @@ __all__ = ["BestModel", "RunEvaluation"]
 _log = logging.getLogger(__name__)
 
 _STATISTICS_BATCH = 500
-_STATISTICS_IMAGES = 2000
+_STATISTICS_IMAGES = 1000
 """So many give a mean and a variance to well below what a round changes them by."""
 
 
