@@ -33,8 +33,14 @@ from fedbnn_core.training.local import LocalTask, prefer_channels_last, train_lo
 
 BATCH = 64
 GRADIENT_BITS = [bits for bits in CHOICES if bits]
-CASES = (("cnn4", 600, 11), ("resnet10", 128, 5), ("convnext-tiny", 64, 3))
-"""Network, images of the client, repeats."""
+STEM = "cnn4, float first layer"
+CASES = (
+    ("cnn4", 600, 11),
+    (STEM, 600, 11),
+    ("resnet10", 128, 5),
+    ("convnext-tiny", 64, 3),
+)
+"""Network, images of the client, repeats. The second is the default of a run."""
 MEMORY_CASE = "resnet18"
 
 
@@ -45,10 +51,11 @@ def _epoch(name: str, *, bits: int | None, samples: int) -> Callable[[], float]:
     """
     dataset = load_dataset("fmnist-mini")
     spec = ModelSpec(
-        name,
+        "cnn4" if name == STEM else name,
         dataset.input_shape,
         dataset.num_classes,
         binary=bits is not None,
+        float_first=name == STEM,
         options=BinaryOptions(gradient_bits=bits or 32),
     )
     model = prefer_channels_last(build_model(spec, seed=1))
