@@ -1,5 +1,6 @@
 """A device that speaks the protocol itself: a node key and gRPC stubs, no client."""
 
+import io
 import threading
 import time
 from typing import ClassVar
@@ -31,6 +32,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from benchmarks._light_device import LightDevice
 from client_app.app import app as client_app
 from fedbnn_core.messages import Identity
+from fedbnn_core.wire.container import CONTAINER, pack, unpack
 from tests.apps.hostile_trees import CASES, SILENT, Honest, Sent, hostile, made, name_of
 
 
@@ -129,13 +131,15 @@ class RawDevice(LightDevice):
 
     def _own(self, record):
         """Return arrays that no other device has: Flower stores equal ones once."""
-        arrays = {key: array.numpy() for key, array in record.items()}
-        return ArrayRecord(
-            {
-                key: Array(np.asarray(a * (1 + 1e-6 * (1 + self.number)), a.dtype))
-                for key, a in arrays.items()
-            }
-        )
+        files = unpack(record[CONTAINER].data)
+        arrays = {
+            key: np.load(io.BytesIO(file), allow_pickle=False)
+            for key, file in files.items()
+        }
+        factor = np.float32(1 + 1e-6 * (1 + self.number))
+        own = {k: a * factor if a.dtype == np.float32 else a for k, a in arrays.items()}
+        assert not np.array_equal(pack(own), pack(arrays))
+        return ArrayRecord({CONTAINER: Array(pack(own))})
 
     def _nothing(self, number):
         """Return a message without any sense that no other device sends."""
