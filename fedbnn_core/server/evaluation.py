@@ -147,8 +147,10 @@ class RunEvaluation:
         """Return the state with the batch-norm statistics that the run asks for."""
         if not self._method.binary or self._method.config.served_statistics != "server":
             return state
-        load_arrays(self._model, state)
         held_out = self._validation
+        if not len(held_out):
+            return state
+        load_arrays(self._model, state)
         # Spread over all of them: a dataset may be sorted by its classes.
         images = held_out.images[:: math.ceil(len(held_out) / _STATISTICS_IMAGES)]
         estimate_statistics(
