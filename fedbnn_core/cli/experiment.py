@@ -130,8 +130,8 @@ def table(
     from fedbnn_core.experiments import as_csv, as_markdown, recipe_names
     from fedbnn_core.experiments.recipes import SCALES
 
-    if scale and scale not in SCALES:
-        raise ConfigError(f"scale must be one of {', '.join(SCALES)}, got {scale!r}")
+    if scale:
+        _require_scale(scale)
     forms = {"markdown": as_markdown, "csv": as_csv}
     if format not in forms:
         raise ConfigError(f"format must be one of {', '.join(forms)}, got {format!r}")
@@ -139,15 +139,81 @@ def table(
     scales = [scale] if scale else list(SCALES)
     rows = _collect(names, scales, parse_overrides(config or []), runs)
     if not rows:
-        raise RunError(
-            f"{runs.expanduser().resolve()} holds no finished run of "
-            f"{', '.join(names)}; start with `fedbnn experiment run {names[0]}`"
-        )
+        raise _nothing_finished(names, runs.expanduser().resolve())
     text = forms[format](rows)
     if output is None:
         typer.echo(text, nl=False)
     else:
         output.write_text(text, encoding="utf-8")
+
+
+@app.command("publish")
+def publish_runs(
+    names: _Names = None,
+    scale: str = typer.Option("paper", help="short, mid or paper."),
+    to: Annotated[
+        Path, typer.Option("--to", help="Folder that holds published runs.")
+    ] = Path("experiments/results"),
+    runs: _Runs = DEFAULT_RUNS,
+) -> None:
+    """Keep figures and 1-bit models of finished runs, without anything of the machine.
+
+    What it writes is read like runs: `fedbnn experiment table --runs FOLDER`.
+    """
+    from fedbnn_core.experiments import publish
+
+    for planned in _finished(names, scale, runs):
+        typer.echo(publish(planned, to.expanduser()))
+
+
+@app.command("plot")
+def plot(
+    names: _Names = None,
+    scale: str = typer.Option("paper", help="short, mid or paper."),
+    output: Annotated[Path, typer.Option(help="Where the picture goes.")] = Path(
+        "curves.png"
+    ),
+    runs: _Runs = DEFAULT_RUNS,
+) -> None:
+    """Draw learning curves of finished runs beside the paper's figures."""
+    from fedbnn_core.experiments import draw_curves
+
+    if not output.expanduser().parent.is_dir():
+        raise ConfigError(
+            f"cannot write {output}: there is no folder {output.parent}; make it or "
+            "choose another"
+        )
+    finished = _finished(names, scale, runs)
+    recipes = dict.fromkeys(run.recipe.name for run in finished)
+    panels = [[run for run in finished if run.recipe.name == n] for n in recipes]
+    draw_curves(panels, output.expanduser())
+    typer.echo(f"Plot: {output}")
+
+
+def _finished(names: list[str] | None, scale: str, runs: Path) -> "list[PlannedRun]":
+    """Return the finished runs of recipes, of all without names; there is one."""
+    from fedbnn_core.experiments import finished_runs, load_recipe, recipe_names
+
+    _require_scale(scale)
+    names, folder = names or list(recipe_names()), runs.expanduser().resolve()
+    found = [r for n in names for r in finished_runs(load_recipe(n), scale, folder)]
+    if not found:
+        raise _nothing_finished(names, folder)
+    return found
+
+
+def _require_scale(scale: str) -> None:
+    from fedbnn_core.experiments.recipes import SCALES
+
+    if scale not in SCALES:
+        raise ConfigError(f"scale must be one of {', '.join(SCALES)}, got {scale!r}")
+
+
+def _nothing_finished(names: list[str], folder: Path) -> RunError:
+    return RunError(
+        f"{folder} holds no finished run of {', '.join(names)}; start with "
+        f"`fedbnn experiment run {names[0]}`"
+    )
 
 
 def _collect(

@@ -1,5 +1,7 @@
 """Recipes of the paper's tables: read them, run them, print them beside the paper."""
 
+from fedbnn_core.experiments.curves import draw_curves, finished_runs
+from fedbnn_core.experiments.published import publish
 from fedbnn_core.experiments.recipes import (
     Published,
     Recipe,
@@ -21,7 +23,10 @@ __all__ = [
     "as_csv",
     "as_markdown",
     "collect",
+    "draw_curves",
+    "finished_runs",
     "load_recipe",
     "plan",
+    "publish",
     "recipe_names",
 ]

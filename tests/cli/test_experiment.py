@@ -202,3 +202,31 @@ def test_compare_needs_two_runs(tmp_path):
     result = invoke("compare", run, "--plot", tmp_path / "plot.png")
     assert isinstance(result.exception, ConfigError)
     assert "two or more" in str(result.exception)
+
+
+def test_publish_and_plot_take_what_is_finished(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text(RECIPE)
+    finish_all(path, tmp_path / "runs")
+    runs, results = ["--runs", tmp_path / "runs"], tmp_path / "results"
+    scale = ["--scale", "short"]
+    done = invoke("experiment", "publish", path, *scale, *runs, "--to", results)
+    assert done.exit_code == 0, done.output
+    names = {folder.name for folder in (results / "mine/short").iterdir()}
+    assert names == {"fedavg-seed1", "fedbnn-seed1"}
+    picture = tmp_path / "curves.png"
+    done = invoke(
+        "experiment", "plot", path, *scale, "--runs", results, "--output", picture
+    )
+    assert done.exit_code == 0, done.output
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    none = invoke("experiment", "plot", path, *scale, "--runs", tmp_path / "empty")
+    assert isinstance(none.exception, RunError)
+    assert "no finished run of" in str(none.exception)
+    nowhere = ["--output", tmp_path / "absent" / "curves.png"]
+    lost = invoke("experiment", "plot", path, *scale, "--runs", results, *nowhere)
+    assert isinstance(lost.exception, ConfigError)
+    assert "there is no folder" in str(lost.exception)
+    wrong = invoke("experiment", "publish", path, "--scale", "huge", *runs)
+    assert isinstance(wrong.exception, ConfigError)
+    assert "scale must be one of short, mid, paper" in str(wrong.exception)
