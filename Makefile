@@ -7,8 +7,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 NATIVE := $(wildcard fedbnn_core/packed/csrc/*.[ch] fedbnn_core/binary/csrc/*.[ch])
 FUZZ_RUNS ?= 1000000
-# Test files at a time: one more than there are cores, because many wait; at most 4.
-WORKERS ?= $(shell $(PYTHON) -c 'import os; print(min((os.cpu_count() or 1) + 1, 4))')
+# Test files at a time: two more than there are cores, because many wait; at most 4.
+WORKERS ?= $(shell $(PYTHON) -c 'import os; print(min((os.cpu_count() or 1) + 2, 4))')
 # Which build of torch: cpu, cu126, cu130, ...; empty takes what pip finds first. pip must
 # be configured to find that build.
 TORCH ?=

@@ -1,5 +1,7 @@
 """Real `fedbnn run` and `flwr run` for the tests of the apps."""
 
+import fcntl
+import json
 import os
 import subprocess
 import sys
@@ -105,6 +107,19 @@ def small_run(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def first(small_run):
-    """Return a run of the usual settings, undisturbed."""
-    return small_run()
+def first(small_run, tmp_path_factory):
+    """Return a run of the usual settings, undisturbed, done once for all workers."""
+    shared = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        shared = shared.parent
+    result = shared / "first-run.json"
+    with (shared / "first-run.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not result.exists():
+            run = small_run()
+            place = run.directory and str(run.directory.path)
+            content = [run.returncode, run.output, place, run.leftovers]
+            result.write_text(json.dumps(content))
+    code, output, place, leftovers = json.loads(result.read_text())
+    directory = RunDirectory(Path(place)) if place else None
+    return FinishedRun(code, output, directory, leftovers)
