@@ -171,11 +171,11 @@ class RotatedBinaryConv2d(nn.Module):
         self.set_clock(sharpness, rounding=rounding)
         if self.weights_per_filter > 1:  # else there is nothing to rotate
             iterations = self.options.rotation_iterations
-            self.turn(
-                learn_rotation(
-                    self.standardized(), self.rotation, iterations=iterations
-                )
+            native, layer = (
+                self.has_integer_gradients,
+                (self.standardized(), self.rotation),
             )
+            self.turn(learn_rotation(*layer, iterations=iterations, native=native))
 
     def set_clock(self, sharpness: Sharpness, *, rounding: int = 0) -> None:
         """Do what `begin_epoch` does but for the rotation."""
@@ -227,9 +227,14 @@ class RotatedBinaryConv2d(nn.Module):
         return self.sharpness
 
     @property
+    def has_integer_gradients(self) -> bool:
+        """Return whether gradients are rounded to a few bits in training."""
+        return self.options.bits_for(self.weight) < 32
+
+    @property
     def in_integers(self) -> bool:
         """Return whether the layer trains, with gradients rounded to a few bits."""
-        return self.training and self.options.bits_for(self.weight) < 32
+        return self.training and self.has_integer_gradients
 
     def prepare(self, x: Tensor) -> tuple[Tensor, ConvShape]:
         """Return the values whose signs are convolved, and the convolution."""

@@ -43,11 +43,16 @@ def begin_epoch(model: nn.Module, sharpness: Sharpness, *, seed: int = 0) -> Non
     for index, layer in enumerate(layers):
         layer.set_clock(sharpness, rounding=epoch_key(seed, index))
     turning = [layer for layer in layers if layer.weights_per_filter > 1]
-    for iterations in {layer.options.rotation_iterations for layer in turning}:
-        alike = [n for n in turning if n.options.rotation_iterations == iterations]
+
+    def how(layer: RotatedBinaryConv2d) -> tuple[int, bool]:
+        return layer.options.rotation_iterations, layer.has_integer_gradients
+
+    for iterations, native in {how(layer) for layer in turning}:
+        alike = [layer for layer in turning if how(layer) == (iterations, native)]
         learned = learn_rotations(
             [(layer.standardized(), layer.rotation) for layer in alike],
             iterations=iterations,
+            native=native,
         )
         for layer, rotation in zip(alike, learned, strict=True):
             layer.turn(rotation)

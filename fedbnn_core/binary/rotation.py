@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from fedbnn_core.binary import native_rotation
 from fedbnn_core.binary.devices import layer_by_layer
 from fedbnn_core.binary.surrogate import sign
 
@@ -90,7 +91,7 @@ def rotate_back(weights: Tensor, rotation: Rotation) -> Tensor:
 
 @torch.no_grad()
 def learn_rotation(
-    weights: Tensor, rotation: Rotation, *, iterations: int = 3
+    weights: Tensor, rotation: Rotation, *, iterations: int = 3, native: bool = False
 ) -> Rotation:
     """Return (R1, R2) improved by bi-rotation steps.
 
@@ -106,13 +107,21 @@ def learn_rotation(
     weights : standardized fused weights (filters, ...); no gradient flows.
     rotation : the current pair, float32.
     iterations : number of iterations; 0 returns ``rotation``.
+    native : see `learn_rotations`.
     """
-    return learn_rotations([(weights, rotation)], iterations=iterations)[0]
+    layers = [(weights, rotation)]
+    return learn_rotations(layers, iterations=iterations, native=native)[0]
 
 
 @torch.no_grad()
 def learn_anew(
-    weights: Tensor, *, start: str, seed: Sequence[int], iterations: int, times: int
+    weights: Tensor,
+    *,
+    start: str,
+    seed: Sequence[int],
+    iterations: int,
+    times: int,
+    native: bool = False,
 ) -> Rotation:
     """Return (R1, R2) as epochs would learn them on weights that do not change.
 
@@ -123,25 +132,33 @@ def learn_anew(
         they overflow, keep it.
     iterations : of each epoch.
     times : how many epochs.
+    native : see `learn_rotations`.
     """
     rotation = common_start(weights[0].numel(), start=start, seed=seed)
     if weights[0].numel() == 1 or not weights.isfinite().all():
         return rotation
     for _ in range(times):
-        rotation = learn_rotation(weights, rotation, iterations=iterations)
+        rotation = learn_rotation(
+            weights, rotation, iterations=iterations, native=native
+        )
     return rotation
 
 
 @torch.no_grad()
 def learn_rotations(
-    layers: Sequence[tuple[Tensor, Rotation]], *, iterations: int = 3
+    layers: Sequence[tuple[Tensor, Rotation]],
+    *,
+    iterations: int = 3,
+    native: bool = False,
 ) -> list[Rotation]:
     """Return `learn_rotation` of every (weights, rotation), waiting once for a device.
 
     The orthogonal factors come from a Newton-Schulz iteration in float32: matrix
     products only. All layers are computed before the first result is looked at; a
     layer whose matrices were too ill-conditioned for it is learnt again by SVD. On an
-    accelerator layers of one shape are computed at once.
+    accelerator layers of one shape are computed at once. ``native`` allows compiled
+    code where there is some, which adds up in another order: for layers that train in
+    integers.
     """
     results = [rotation for _, rotation in layers]
     if not layers or iterations == 0:
@@ -149,7 +166,8 @@ def learn_rotations(
     groups = _groups(layers)
     deviations = []
     for group in groups:
-        learnt, deviation = _learn_alike([layers[i] for i in group], iterations)
+        alike = [layers[i] for i in group]
+        learnt, deviation = _learn_alike(alike, iterations, native)
         deviations.append(deviation)
         for index, pair in zip(group, learnt, strict=True):
             results[index] = pair
@@ -172,9 +190,12 @@ def _groups(layers: Sequence[tuple[Tensor, Rotation]]) -> list[list[int]]:
 
 
 def _learn_alike(
-    layers: Sequence[tuple[Tensor, Rotation]], iterations: int
+    layers: Sequence[tuple[Tensor, Rotation]], iterations: int, native: bool
 ) -> tuple[list[Rotation], Tensor]:
     """Return the learnt pairs of layers of one shape, and how far each deviates."""
+    if len(layers) == 1 and native and native_rotation.takes(layers[0][0]):
+        pair, deviation = native_rotation.turned(*layers[0], iterations)
+        return [pair], deviation[None]
     if len(layers) == 1:
         pair, deviation = _bi_rotation(*layers[0], iterations, _newton_schulz)
         return [pair], deviation[None]

@@ -225,10 +225,9 @@ class FedBNN(Method):
         """Return a layer's (R1, R2) of a client, sent or learnt from its weights."""
         if self._sends_rotations:
             # Copied: a matrix product may round differently where it is not aligned.
-            r1, r2 = (torch.tensor(reply.array(f"{name}.{r}")) for r in ("r1", "r2"))
-            return r1, r2
-        key = f"{name}.weight"
-        config, shape = self.config, broadcast[key].shape
+            r1, r2 = (reply.array(f"{name}.{r}") for r in ("r1", "r2"))
+            return torch.tensor(r1), torch.tensor(r2)
+        key, config = f"{name}.weight", self.config
         fused = fused_weight(
             torch.tensor(reply.array(key)),
             torch.tensor(broadcast[key]),
@@ -237,9 +236,10 @@ class FedBNN(Method):
         return learn_anew(
             standardize_filters(fused),
             start=config.rotation_start,
-            seed=(config.seed, *shape),
+            seed=(config.seed, *broadcast[key].shape),
             iterations=config.rotation_iterations,
             times=config.local_epochs,
+            native=config.gradient_bits < 32,
         )
 
     def _mix_layer(

@@ -38,6 +38,7 @@ def load(wanted):
     if wanted["key"] != [["seed", 1]]:
         raise ValueError(wanted)
     warm.left = "loaded"
+    open(os.path.join(sys.argv[1], "loaded"), "w").close()
 
 local_round.load = load
 idle = float(sys.argv[2])
@@ -97,7 +98,7 @@ def test_what_a_message_needed_is_loaded_for_the_next_one(waiting, tmp_path):
     _, folder = waiting()
     path = tmp_path / "log"
     assert hand_over(str(folder), ["load", str(path)])
-    lines_of(path, 1)
+    wait_until((folder / "loaded").is_file, 20, "loading")
     assert hand_over(str(folder), ["plain", str(path)])
     assert lines_of(path, 2)[1][2] == "loaded"
 

@@ -105,6 +105,22 @@ static uint64_t mix_weights(const train_kernels *k, size_t filters, size_t n1, s
     return h;
 }
 
+/* Rotations learnt from filters of n1 x n2 values. */
+static uint64_t turn_weights(const train_kernels *k, size_t filters, size_t n1,
+                             size_t n2) {
+    size_t n = filters * n1 * n2;
+    float *x = malloc(n * 4), *r1 = calloc(n1 * n1, 4), *r2 = calloc(n2 * n2, 4), off;
+    fill(x, n);
+    for (size_t i = 0; i < n1; i++) r1[i * n1 + i] = 1.0f;
+    for (size_t i = 0; i < n2; i++) r2[i * n2 + i] = 1.0f;
+    const turning l = {.filters = filters, .n1 = n1, .n2 = n2, .iterations = 3, .x = x};
+    if (!train_turn(k, l, r1, r2, &off)) abort();
+    uint64_t h = hash(14695981039346656037u, r1, n1 * n1 * 4);
+    h = hash(hash(h, r2, n2 * n2 * 4), &off, sizeof off);
+    free(x), free(r1), free(r2);
+    return h;
+}
+
 int main(int count, char **arguments) {
     if (count < 2) {
         for (const char *const *name = train_names(); *name; name++) puts(*name);
@@ -129,6 +145,8 @@ int main(int count, char **arguments) {
         const size_t *n = layers[i];
         printf("mix %zu %016llx\n", i,
                (unsigned long long)mix_weights(k, n[0], n[1], n[2], n[3]));
+        printf("turn %zu %016llx\n", i,
+               (unsigned long long)turn_weights(k, 40 * n[0], n[1], n[2]));
     }
     return 0;
 }

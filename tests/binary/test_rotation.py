@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedbnn_core.binary import devices
+from fedbnn_core.binary import devices, native_rotation, native_steps
 from fedbnn_core.binary.model import binary_layers
 from fedbnn_core.binary.rotation import (
     _by_svd,
@@ -46,6 +46,13 @@ FACTOR_TABLE = {
     3072: (48, 64),
     4608: (64, 72),
 }
+
+
+needs_compiler = pytest.mark.skipif(
+    not native_steps.kernels(), reason="installed without a C compiler"
+)
+NATIVE = [False, pytest.param(True, marks=needs_compiler)]
+"""Learnt by torch, or by compiled code."""
 
 
 def gaussian(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -127,14 +134,15 @@ def test_rotate_back_is_inverse_and_adjoint() -> None:
     assert left == pytest.approx(float((x * rotate_back(y, rotation)).sum()), rel=1e-4)
 
 
+@pytest.mark.parametrize("native", NATIVE)
 @pytest.mark.parametrize("start", ["identity", "haar"])
 @pytest.mark.parametrize("n", [9, 288])
-def test_rotations_stay_orthogonal(start: str, n: int) -> None:
+def test_rotations_stay_orthogonal(start: str, n: int, native: bool) -> None:
     rotation = common_start(n, start=start)
     x = gaussian(16, n)
     done = 0
     for target in (1, 3, 50, 200):
-        rotation = learn_rotation(x, rotation, iterations=target - done)
+        rotation = learn_rotation(x, rotation, iterations=target - done, native=native)
         done = target
         for r in rotation:
             r64 = r.double().numpy()
@@ -186,14 +194,15 @@ def test_an_iteration_equals_the_formulas(n: int, filters: int) -> None:
             np.testing.assert_allclose(ours.numpy(), theirs, atol=1e-6)
 
 
-def test_float32_agrees_with_the_float64_formulas() -> None:
+@pytest.mark.parametrize("native", NATIVE)
+def test_float32_agrees_with_the_float64_formulas(native: bool) -> None:
     w = gaussian(64, 288, seed=5)
     rotation = common_start(288, start="haar", seed=(5,))
     expected = spec_iteration(
         w.double().numpy().reshape(64, 16, 18),
         *(r.double().numpy() for r in rotation),
     )
-    learned = learn_rotation(w, rotation, iterations=1)
+    learned = learn_rotation(w, rotation, iterations=1, native=native)
     for ours, theirs in zip(learned, expected, strict=True):
         np.testing.assert_allclose(ours.numpy(), theirs, atol=1e-4)
 
@@ -308,23 +317,27 @@ def test_learning_undoes_a_small_turn() -> None:
     assert angular_cosine(rotate(turned, learned)) == pytest.approx(1.0, abs=1e-5)
 
 
+@pytest.mark.parametrize("native", NATIVE)
 @pytest.mark.parametrize("filters", [24, 64, 256])
-@pytest.mark.parametrize("n", [2, 3, 9, 288, 2304])
-def test_the_matrix_iteration_agrees_with_the_svd(n: int, filters: int) -> None:
+@pytest.mark.parametrize("n", [2, 3, 9, 147, 288, 1152, 2304])
+def test_the_matrix_iteration_agrees_with_the_svd(
+    n: int, filters: int, native: bool
+) -> None:
     weights = gaussian(filters, n, seed=n + filters)
     r1, r2 = (r.double().numpy() for r in common_start(n))
     blocks = weights.double().numpy().reshape(filters, len(r1), len(r2))
     for _ in range(3):
         r1, r2 = spec_iteration(blocks, r1, r2)
-    learnt = learn_rotation(weights, common_start(n))
+    learnt = learn_rotation(weights, common_start(n), native=native)
     for got, expected in zip(learnt, (r1, r2), strict=True):
         assert np.abs(got.numpy() - expected).max() < 1e-5
         assert orthogonality_error(got) < 1e-6
 
 
+@pytest.mark.parametrize("native", NATIVE)
 @pytest.mark.parametrize("at_once", [False, True])
 def test_layers_are_learnt_together_as_one_by_one(
-    at_once: bool, monkeypatch: pytest.MonkeyPatch
+    at_once: bool, native: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rank_deficient = gaussian(1, 288, seed=1).repeat(8, 1)
     weights = [
@@ -338,10 +351,10 @@ def test_layers_are_learnt_together_as_one_by_one(
         gaussian(1, 3, seed=6),
     ]
     layers = [(w, common_start(w.shape[1])) for w in weights]
-    apart = [learn_rotation(*layer) for layer in layers]
+    apart = [learn_rotation(*layer, native=native) for layer in layers]
     if at_once:
         monkeypatch.setattr(devices, "LAYER_BY_LAYER", ())
-    together = learn_rotations(layers)
+    together = learn_rotations(layers, native=native)
     for pair, alone in zip(together, apart, strict=True):
         for got, expected in zip(pair, alone, strict=True):
             torch.testing.assert_close(
@@ -351,24 +364,26 @@ def test_layers_are_learnt_together_as_one_by_one(
     assert learn_rotations([]) == []
 
 
+@pytest.mark.parametrize("native", NATIVE)
 @pytest.mark.parametrize(("filters", "n"), [(1, 1), (1, 3), (3, 3), (1, 288), (2, 64)])
-def test_few_filters_make_no_worse_rotation(filters: int, n: int) -> None:
+def test_few_filters_make_no_worse_rotation(filters: int, n: int, native: bool) -> None:
     """D has fewer singular values above zero than rows: only an SVD helps."""
     n1, n2 = factor_pair(n)
     w = gaussian(filters, n, seed=11)
     x = w.double().numpy().reshape(filters, n1, n2)
     start = common_start(n)
-    learnt = learn_rotation(w, start)
+    learnt = learn_rotation(w, start, native=native)
     before = objective(x, *(r.double().numpy() for r in start))
     after = objective(x, *(r.double().numpy() for r in learnt))
     assert after >= before - 1e-5 * abs(before)
     assert all(orthogonality_error(r) < 1e-5 for r in learnt)
 
 
+@pytest.mark.parametrize("native", NATIVE)
 @pytest.mark.parametrize("at_once", [False, True])
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_diverged_weights_are_an_error(
-    bad: float, at_once: bool, monkeypatch: pytest.MonkeyPatch
+    bad: float, at_once: bool, native: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if at_once:
         monkeypatch.setattr(devices, "LAYER_BY_LAYER", ())
@@ -376,7 +391,36 @@ def test_diverged_weights_are_an_error(
     broken[3, 4] = bad
     layers = [(gaussian(8, 9, seed=1), common_start(9)), (broken, common_start(9))]
     with pytest.raises(torch.linalg.LinAlgError):
-        learn_rotations(layers)
+        learn_rotations(layers, native=native)
+
+
+@needs_compiler
+@pytest.mark.parametrize("n", [3, 49, 288, 1152])
+def test_all_kernel_sets_learn_the_same_bits(n: int) -> None:
+    weights, start = gaussian(17, n, seed=n), common_start(n, start="haar")
+    learnt = []
+    for name in native_steps.kernels():
+        native_steps.use_kernel(name)
+        try:
+            learnt.append(native_rotation.turned(weights, start, 3))
+        finally:
+            native_steps.use_kernel("auto")
+    for pair, deviation in learnt[1:]:
+        assert torch.equal(deviation, learnt[0][1])
+        for got, expected in zip(pair, learnt[0][0], strict=True):
+            assert torch.equal(got, expected)
+
+
+@pytest.mark.parametrize(
+    "weights",
+    [
+        torch.zeros(4, 9, dtype=torch.float64),
+        torch.zeros(4, 9, device="meta"),
+        torch.zeros(4, 2, 3, 3).to(memory_format=torch.channels_last),
+    ],
+)
+def test_what_has_no_kernel_is_left_to_torch(weights: torch.Tensor) -> None:
+    assert not native_rotation.takes(weights)
 
 
 def test_the_matrix_iteration_is_the_svd_on_a_trained_network() -> None:

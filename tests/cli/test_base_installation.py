@@ -35,6 +35,8 @@ COMMANDS = {
     "device": (["--bundle", "{fleet}/bundles/camera.bundle"], "device"),
     "evaluate": (["{model}", "--dataset", "npz:{folder}/ten.npz"], None),
     "experiment list": ([], None),
+    "experiment plot": (["--help"], None),
+    "experiment publish": (["--help"], None),
     "experiment run": (["fmnist-cnn4-iid"], "simulation"),
     "experiment table": (["--help"], None),
     "export": (["{run}"], "device"),

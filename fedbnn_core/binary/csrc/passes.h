@@ -7,7 +7,9 @@
 #include <string.h>
 
 #include "depthwise_passes.h"
+#include "matrices.h"
 #include "mixing.h"
+#include "rotating.h"
 
 static void slopes(const float *x, size_t n, float steep, float limit, uint8_t *out) {
     for (size_t i = 0; i < n; i++) {
@@ -163,4 +165,4 @@ static void mask(const float *restrict v, const uint8_t *restrict inside, size_t
     .products = products, .expand = expand, .clamped_sum = clamped_sum, .mask = mask,  \
     .depthwise_counts = depthwise_counts, .depthwise_sums = depthwise_sums,            \
     .depthwise_correlate = depthwise_correlate, .mix = mix,                            \
-    .mix_gradient = mix_gradient
+    .mix_gradient = mix_gradient, .turn = turn

@@ -1,21 +1,16 @@
 /* The Python extension fedbnn_core.binary._train. It takes the addresses of tensors,
- * whose shapes and types its only callers, fedbnn_core/binary/native_*.py, have checked.
- * Limited API of Python 3.11, so that one build serves all later versions. */
-#define PY_SSIZE_T_CLEAN
-#ifndef Py_LIMITED_API
-#define Py_LIMITED_API 0x030B0000
-#endif
-#include <Python.h>
+ * whose shapes and types its only callers, fedbnn_core/binary/native_*.py, have checked. */
+#include "pymodule.h"
 
-#include "train.h"
-
-typedef unsigned long long address;
-#define AT(type, number) ((type *)(uintptr_t)(number))
-
-static const train_kernels *kernels_of(const char *name) {
+const train_kernels *kernels_of(const char *name) {
     const train_kernels *k = train_find(name);
     if (!k) PyErr_Format(PyExc_ValueError, "this CPU has no kernel set %s", name);
     return k;
+}
+
+PyObject *finish(int done) {
+    if (!done) return PyErr_NoMemory();
+    Py_RETURN_NONE;
 }
 
 static int take_geometry(PyObject *numbers, geometry *g) {
@@ -28,11 +23,6 @@ static int take_geometry(PyObject *numbers, geometry *g) {
     if (train_geometry(g, of)) return 1;
     PyErr_SetString(PyExc_ValueError, "no kernel for a convolution of this shape");
     return 0;
-}
-
-static PyObject *finish(int done) {
-    if (!done) return PyErr_NoMemory();
-    Py_RETURN_NONE;
 }
 
 static PyObject *py_kernels(PyObject *self, PyObject *unused) {
@@ -256,64 +246,6 @@ static PyObject *py_mask(PyObject *self, PyObject *args) {
     Py_RETURN_NONE;
 }
 
-/* What both functions below are given first: kernel, (filters, n1, n2, taps),
- * (lambda, alpha, beta, per_norm, eps, height, slope), (w, w_server, z_server, r1, r2) */
-typedef struct {
-    const train_kernels *k;
-    mixing m;
-    const float *r1, *r2;
-} layer_weights;
-
-static int take_weights(PyObject *args, layer_weights *of, address rest[5]) {
-    const char *name;
-    Py_ssize_t filters, n1, n2, taps;
-    address w, w_server, z_server, r1, r2;
-    mixing *m = &of->m;
-    if (!PyArg_ParseTuple(args, "s(nnnn)(fffffff)(KKKKK)(KKKKK)", &name, &filters, &n1,
-                          &n2, &taps, &m->lam, &m->alpha, &m->beta, &m->per_norm,
-                          &m->eps, &m->height, &m->slope, &w, &w_server, &z_server, &r1,
-                          &r2, rest, rest + 1, rest + 2, rest + 3, rest + 4))
-        return 0;
-    m->filters = (size_t)filters, m->n1 = (size_t)n1, m->n2 = (size_t)n2;
-    m->taps = (size_t)taps;
-    m->w = AT(float, w), m->w_server = AT(float, w_server);
-    m->z_server = AT(float, z_server);
-    of->r1 = AT(float, r1), of->r2 = AT(float, r2);
-    of->k = kernels_of(name);
-    return of->k != NULL;
-}
-
-/* mix(..., (z, mixed, norms, signs, 0)) */
-static PyObject *py_mix(PyObject *self, PyObject *args) {
-    (void)self;
-    layer_weights of;
-    address to[5];
-    int done;
-    if (!take_weights(args, &of, to)) return NULL;
-    Py_BEGIN_ALLOW_THREADS
-    done = train_mix(of.k, of.m, of.r1, of.r2, AT(float, to[0]), AT(float, to[1]),
-                     AT(float, to[2]), AT(float, to[3]));
-    Py_END_ALLOW_THREADS
-    return finish(done);
-}
-
-/* mix_gradient(..., (grad, z, mixed, norms, dw)) -> dL/dalpha, dL/dbeta, dL/dlambda */
-static PyObject *py_mix_gradient(PyObject *self, PyObject *args) {
-    (void)self;
-    layer_weights of;
-    address at[5];
-    double sums[3];
-    int done;
-    if (!take_weights(args, &of, at)) return NULL;
-    Py_BEGIN_ALLOW_THREADS
-    done = train_mix_gradient(of.k, of.m, of.r1, of.r2, AT(float, at[0]),
-                              AT(float, at[1]), AT(float, at[2]), AT(float, at[3]),
-                              AT(float, at[4]), sums);
-    Py_END_ALLOW_THREADS
-    if (!done) return PyErr_NoMemory();
-    return Py_BuildValue("ddd", sums[0], sums[1], sums[2]);
-}
-
 static PyMethodDef methods[] = {
     {"kernels", py_kernels, METH_NOARGS, "Names of the usable kernels, fastest first."},
     {"sizes", py_sizes, METH_O, "Bytes of signs and of the rounded gradient."},
@@ -331,6 +263,7 @@ static PyMethodDef methods[] = {
     {"mask", py_mask, METH_VARARGS, "v where the mask is set, else 0."},
     {"mix", py_mix, METH_VARARGS, "The mixed weight and its sign."},
     {"mix_gradient", py_mix_gradient, METH_VARARGS, "Gradient of the mixed sign."},
+    {"turn", py_turn, METH_VARARGS, "Learn rotations, return their deviation."},
     {NULL, NULL, 0, NULL}};
 
 static struct PyModuleDef definition = {

@@ -4,6 +4,7 @@
 #if defined(__aarch64__)
 #include <arm_neon.h>
 
+#define NARROW_REGISTERS
 #include "passes.h"
 
 /* With g as a signed byte two SMULL make 16 products, ADDP and SADALP add the four of

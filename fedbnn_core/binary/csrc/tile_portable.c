@@ -1,6 +1,7 @@
 /* The kernel set for every CPU: plain C. */
 #include "train.h"
 
+#define NARROW_REGISTERS
 #include "passes.h"
 
 static void products(const uint8_t *const *rows, size_t n, size_t row_step,

@@ -73,6 +73,17 @@ typedef struct {
     float height, slope;  /* the surrogate's gradient: height - slope * |w~| */
 } mixing;
 
+/* Filters X of n1 x n2 values whose rotations are learnt, and room for it. */
+typedef struct {
+    size_t filters, n1, n2, iterations;
+    size_t stride1, stride2; /* n1 and n2, rounded up: rows of what is computed */
+    size_t square;           /* values of a matrix with the longer of these rows */
+    const float *x;
+    float *half, *signs; /* of all filters: X^T R1 and sign(R1^T X R2) */
+    float *v, *b;        /* of a filter: (R1^T X R2)^T and its signs */
+    float *room;         /* four square matrices */
+} turning;
+
 typedef struct {
     const char *name;
     const kernel_set *bits; /* XNOR and popcount, of the packed runtime */
@@ -124,6 +135,8 @@ typedef struct {
     void (*mix_gradient)(const mixing *m, float *scratch, const float *grad,
                          const float *z, const float *mixed, const float *norms,
                          float *dw, double sums[3]);
+    /* Improve R1 and R2; how far they were from orthogonal. */
+    float (*turn)(const turning *l, float *r1, float *r2);
 } train_kernels;
 
 /* NULL if there is no such kernel set or this CPU cannot run it; "auto": the best. */
@@ -193,5 +206,8 @@ int train_mix_gradient(const train_kernels *k, mixing m, const float *r1,
                        const float *r2, const float *grad, const float *z,
                        const float *mixed, const float *norms, float *dw,
                        double sums[3]);
+/* `l` with sizes and x only. R1 (n1 x n1) and R2 are improved in place. */
+int train_turn(const train_kernels *k, turning l, float *r1, float *r2,
+               float *deviation);
 
 #endif
