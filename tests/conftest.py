@@ -1,10 +1,14 @@
 """Settings for all tests of the core."""
 
+import os
 import re
 from collections.abc import Callable, Iterator
 
 import pytest
 import torch
+
+# Ray gives its workers a low priority; beside other tests they would only wait.
+os.environ.setdefault("RAY_worker_niceness", "0")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -171,10 +171,8 @@ class RotatedBinaryConv2d(nn.Module):
         self.set_clock(sharpness, rounding=rounding)
         if self.weights_per_filter > 1:  # else there is nothing to rotate
             iterations = self.options.rotation_iterations
-            native, layer = (
-                self.has_integer_gradients,
-                (self.standardized(), self.rotation),
-            )
+            native = self.has_integer_gradients
+            layer = (self.standardized(), self.rotation)
             self.turn(learn_rotation(*layer, iterations=iterations, native=native))
 
     def set_clock(self, sharpness: Sharpness, *, rounding: int = 0) -> None:
