@@ -41,11 +41,11 @@ CASES = (
     ("convnext-tiny", 64, 3),
 )
 """Network, images of the client, repeats. The second is the default of a run."""
-MEMORY_CASE = "resnet18"
+MEMORY_CASE, PROCESSES = "resnet18", 7
 
 
-def _epoch(name: str, *, bits: int | None, samples: int) -> Callable[[], float]:
-    """Return a function that trains one epoch and returns its CPU seconds.
+def _trainer(name: str, *, bits: int | None) -> Callable[[int], float]:
+    """Return a function that trains an epoch of so many images and returns CPU seconds.
 
     ``bits`` of the gradient; None is FedAvg's float twin.
     """
@@ -60,7 +60,6 @@ def _epoch(name: str, *, bits: int | None, samples: int) -> Callable[[], float]:
     )
     model = prefer_channels_last(build_model(spec, seed=1))
     begin_round(model)
-    data = ClientData.of(dataset, np.arange(samples))
     task = LocalTask(
         round_index=0,
         num_rounds=30,
@@ -71,7 +70,8 @@ def _epoch(name: str, *, bits: int | None, samples: int) -> Callable[[], float]:
         lr=0.01,
     )
 
-    def run() -> float:
+    def run(samples: int) -> float:
+        data = ClientData.of(dataset, np.arange(samples))
         start = time.thread_time()
         train_locally(
             model,
@@ -87,10 +87,12 @@ def _epoch(name: str, *, bits: int | None, samples: int) -> Callable[[], float]:
 def measure(name: str, samples: int, repeats: int) -> dict[int | None, list[float]]:
     """Return median seconds, and the median ratio to FedAvg, of every variant."""
     variants = (None, *GRADIENT_BITS)
-    epochs = {bits: _epoch(name, bits=bits, samples=samples) for bits in variants}
-    for epoch in epochs.values():
-        epoch()
-    turns = [{b: epoch() for b, epoch in epochs.items()} for _ in range(repeats)]
+    trainers = {bits: _trainer(name, bits=bits) for bits in variants}
+    for train in trainers.values():
+        train(samples)
+    turns = [
+        {b: train(samples) for b, train in trainers.items()} for _ in range(repeats)
+    ]
     return {
         bits: [
             statistics.median(turn[bits] for turn in turns),
@@ -101,10 +103,15 @@ def measure(name: str, samples: int, repeats: int) -> dict[int | None, list[floa
 
 
 def step_memory(name: str, bits: int | None) -> float:
-    """Return the megabytes by which one training step raises a process's peak."""
+    """Return the megabytes by which one training step raises a process's peak.
+
+    The median of several processes: where their blocks come to lie makes a difference.
+    """
     text = "float" if bits is None else str(bits)
     command = [sys.executable, "-m", __spec__.name, name, text]
-    return float(subprocess.check_output(command, text=True))
+    return statistics.median(
+        float(subprocess.check_output(command, text=True)) for _ in range(PROCESSES)
+    )
 
 
 def _print_step_memory(name: str, bits: int | None) -> None:
@@ -113,10 +120,10 @@ def _print_step_memory(name: str, bits: int | None) -> None:
     ru_maxrss would begin with the peak of the process that started this one.
     """
     torch.set_num_threads(1)
-    _epoch(name, bits=bits, samples=2)()  # loads what torch itself needs
-    run = _epoch(name, bits=bits, samples=BATCH)
+    train = _trainer(name, bits=bits)
+    train(2)  # loads what torch itself needs, and makes the gradients
     before = status_bytes("VmHWM")
-    run()
+    train(BATCH)
     print((status_bytes("VmHWM") - before) / 2**20)
 
 

@@ -6,8 +6,8 @@ Forward the sums of +-1 are whole numbers, and so are their batch sums. Backward
 
 with a = sign(x), b the weights' signs, and q * s the gradient of the sums rounded to
 8, 6 or 4 bits (`rounding`). Kept for the backward pass are bits of a, F'(x) in 8 bits
-and the sums. The steps are written twice: `torch_steps`, for any device, and
-`native_steps` in C, for a CPU.
+and, where they are few, the sums. The steps are written twice: `torch_steps`, for any
+device, and `native_steps` in C, for a CPU.
 """
 
 import math
@@ -30,6 +30,9 @@ __all__ = [
 ]
 
 _CODES = 255.0
+_KEPT_BYTES = 2**21
+"""More sums than this are made anew for the backward pass: it takes 3 % of a step, and
+they are half of all that a ResNet18 would keep."""
 
 
 class Surrogate(NamedTuple):
@@ -129,7 +132,9 @@ class _NormalizedConv(torch.autograd.Function):
         a, code = steps.signs(x, surrogate.steep, surrogate.limit)
         y = steps.convolve(shape, a, weight)
         out, saved = steps.normalize(shape, y, gamma, beta, eps, pool)
-        ctx.save_for_backward(a, code, y, weight.to(torch.int8), gamma, saved)
+        made_anew = steps is native_steps and y.nbytes > _KEPT_BYTES
+        kept = None if made_anew else y
+        ctx.save_for_backward(a, code, kept, weight.to(torch.int8), gamma, saved)
         ctx.settings = (shape, surrogate, bits, key, pool)
         ctx.mark_non_differentiable(saved)
         return out, saved
@@ -138,6 +143,8 @@ class _NormalizedConv(torch.autograd.Function):
     def backward(ctx: Any, dz: Tensor, _saved: Tensor) -> tuple[Tensor | None, ...]:
         a, code, y, weight, gamma, saved = ctx.saved_tensors
         shape, _, bits, key, pool = ctx.settings
+        if y is None:
+            y = ctx.steps.convolve(shape, a, weight.float())
         rounded, dgamma, dbeta = ctx.steps.norm_gradient(
             shape, dz, y, gamma, saved, pool, bits, key
         )

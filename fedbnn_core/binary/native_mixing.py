@@ -71,31 +71,30 @@ class _NativeMixedSign(torch.autograd.Function):
             k * math.sqrt(2.0) * t,
             k * t * t,
         )
-        z, mixed = torch.empty_like(w_local), torch.empty_like(w_local)
-        norms = torch.empty(filters)
+        mixed, moments = torch.empty_like(w_local), torch.empty(filters, 2)
         signs = torch.empty_like(w_local, memory_format=torch.channels_last)
         native_steps.library().mix(
-            *_arguments(ctx, w_local), _addresses(z, mixed, norms, signs)
+            *_arguments(ctx, w_local), _addresses(4, mixed, moments, signs)
         )
-        ctx.save_for_backward(w_local, z, mixed, norms)
+        ctx.save_for_backward(w_local, mixed, moments)
         return signs
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        w_local, z, mixed, norms = ctx.saved_tensors
+        w_local, mixed, moments = ctx.saved_tensors
         grad, dw = grad.contiguous(), torch.empty_like(w_local)
         alpha, beta, lam = native_steps.library().mix_gradient(
-            *_arguments(ctx, w_local), _addresses(grad, z, mixed, norms, dw)
+            *_arguments(ctx, w_local), _addresses(4, grad, mixed, moments, dw)
         )
         scalars = (torch.tensor(s, dtype=dw.dtype) for s in (lam, alpha, beta))
         return (dw, *scalars, *(None,) * 6)
 
 
 def _arguments(ctx: Any, w_local: Tensor) -> tuple[Any, ...]:
-    kept = _addresses(w_local, *ctx.kept)
+    kept = _addresses(5, w_local, *ctx.kept)
     return native_steps.kernel(), ctx.sizes, ctx.numbers, kept
 
 
-def _addresses(*tensors: Tensor) -> tuple[int, ...]:
-    """Return five addresses, 0 where there is no tensor."""
-    return (*(t.data_ptr() for t in tensors), *(0,) * (5 - len(tensors)))
+def _addresses(count: int, *tensors: Tensor) -> tuple[int, ...]:
+    """Return so many addresses, 0 where there is no tensor."""
+    return (*(t.data_ptr() for t in tensors), *(0,) * (count - len(tensors)))

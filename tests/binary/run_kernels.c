@@ -84,8 +84,8 @@ static uint64_t mix_weights(const train_kernels *k, size_t filters, size_t n1, s
                             size_t taps) {
     size_t n = filters * n1 * n2;
     float *in = malloc(4 * n * 4), *r1 = malloc(n1 * n1 * 4), *r2 = malloc(n2 * n2 * 4);
-    float *z = malloc(n * 4), *mixed = malloc(n * 4), *signs = malloc(n * 4);
-    float *dw = malloc(n * 4), *norms = malloc(filters * 4);
+    float *mixed = malloc(n * 4), *signs = malloc(n * 4);
+    float *dw = malloc(n * 4), *moments = malloc(filters * 8);
     double sums[3];
     fill(in, 4 * n);
     fill(r1, n1 * n1);
@@ -94,14 +94,14 @@ static uint64_t mix_weights(const train_kernels *k, size_t filters, size_t n1, s
                 .w = in, .w_server = in + n, .z_server = in + 2 * n,
                 .lam = 0.3f, .alpha = 0.7f, .beta = 0.4f, .per_norm = 0.2f,
                 .eps = 1e-5f, .height = 1.4f, .slope = 0.9f};
-    if (!train_mix(k, m, r1, r2, z, mixed, norms, signs) ||
-        !train_mix_gradient(k, m, r1, r2, in + 3 * n, z, mixed, norms, dw, sums))
+    if (!train_mix(k, m, r1, r2, mixed, moments, signs) ||
+        !train_mix_gradient(k, m, r1, r2, in + 3 * n, mixed, moments, dw, sums))
         abort();
-    uint64_t h = hash(hash(14695981039346656037u, z, n * 4), mixed, n * 4);
-    h = hash(hash(hash(h, signs, n * 4), norms, filters * 4), dw, n * 4);
+    uint64_t h = hash(14695981039346656037u, mixed, n * 4);
+    h = hash(hash(hash(h, signs, n * 4), moments, filters * 8), dw, n * 4);
     h = hash(h, sums, sizeof sums);
-    free(in), free(r1), free(r2), free(z), free(mixed), free(signs), free(dw);
-    free(norms);
+    free(in), free(r1), free(r2), free(mixed), free(signs), free(dw);
+    free(moments);
     return h;
 }
 

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedbnn_core.binary import block, layer, native_steps
+from fedbnn_core.binary import block, integer_conv, layer, native_steps
 from fedbnn_core.binary.model import begin_epoch, begin_round
 from fedbnn_core.binary.options import BinaryOptions
 from fedbnn_core.binary.surrogate import Sharpness
@@ -59,6 +59,26 @@ def test_native_and_torch_make_the_same_step(
         )
     for name, value in model.state_dict().items():
         torch.testing.assert_close(value, twin.state_dict()[name])
+
+
+@pytest.mark.skipif(not native_steps.kernels(), reason="no C compiler")
+@pytest.mark.parametrize("settings", NETWORKS, ids=str)
+def test_sums_made_anew_give_the_gradients_of_kept_ones(
+    settings: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    convolve, calls = native_steps.convolve, []
+
+    def counted(*arguments: object) -> Tensor:
+        calls.append(arguments[0])
+        return convolve(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(native_steps, "convolve", counted)
+    _, kept, _ = step(settings, 8)
+    forward = len(calls)
+    monkeypatch.setattr(integer_conv, "_KEPT_BYTES", 0)
+    _, anew, _ = step(settings, 8)
+    assert len(calls) == 3 * forward > 0
+    assert all(torch.equal(grad, kept[name]) for name, grad in anew.items())
 
 
 @pytest.mark.skipif(len(native_steps.kernels()) < 2, reason="one kernel set only")

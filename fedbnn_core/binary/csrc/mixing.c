@@ -5,12 +5,12 @@
 
 enum { ROUND = 8 };
 
-/* Memory for both matrices and three filters; NULL where there is none. R1^T X R2 or,
+/* Memory for both matrices and four filters; NULL where there is none. R1^T X R2 or,
  * for the gradient, R1 X R2^T. */
 static float *lay_out(mixing *m, const float *r1, const float *r2, int gradient) {
     const size_t n1 = m->n1, n2 = m->n2;
     m->stride = (n2 + ROUND - 1) / ROUND * ROUND;
-    float *left = calloc(n1 * n1 + (n2 + 3 * n1) * m->stride, sizeof *left);
+    float *left = calloc(n1 * n1 + (n2 + 4 * n1) * m->stride, sizeof *left);
     if (!left) return NULL;
     float *right = left + n1 * n1;
     for (size_t i = 0; i < n1; i++)
@@ -25,22 +25,21 @@ static float *lay_out(mixing *m, const float *r1, const float *r2, int gradient)
 }
 
 int train_mix(const train_kernels *k, mixing m, const float *r1, const float *r2,
-              float *z, float *mixed, float *norms, float *signs) {
+              float *mixed, float *moments, float *signs) {
     float *memory = lay_out(&m, r1, r2, 0);
     if (!memory) return 0;
-    k->mix(&m, memory + m.n1 * m.n1 + m.n2 * m.stride, z, mixed, norms, signs);
+    k->mix(&m, memory + m.n1 * m.n1 + m.n2 * m.stride, mixed, moments, signs);
     free(memory);
     return 1;
 }
 
 int train_mix_gradient(const train_kernels *k, mixing m, const float *r1,
-                       const float *r2, const float *grad, const float *z,
-                       const float *mixed, const float *norms, float *dw,
-                       double sums[3]) {
+                       const float *r2, const float *grad, const float *mixed,
+                       const float *moments, float *dw, double sums[3]) {
     float *memory = lay_out(&m, r1, r2, 1);
     if (!memory) return 0;
-    k->mix_gradient(&m, memory + m.n1 * m.n1 + m.n2 * m.stride, grad, z, mixed, norms,
-                    dw, sums);
+    k->mix_gradient(&m, memory + m.n1 * m.n1 + m.n2 * m.stride, grad, mixed, moments, dw,
+                    sums);
     free(memory);
     return 1;
 }

@@ -1,23 +1,29 @@
 /* The mixed weight of a binary layer, filter by filter, and its gradient: METHOD.md,
  * Eq. 9, 10 and 17 to 21. Every kernel file includes this. A filter stays in the cache
  * from its first step to its last. */
+/* z = std(lambda w + (1 - lambda) w_server) of a filter, given the mean and norm. */
+static inline void standardize(const mixing *m, const float *w, const float *ws,
+                               const float moments[2], float *z, size_t n) {
+    const float mean = moments[0], inverse = 1.0f / (moments[1] * m->per_norm + m->eps);
+    for (size_t i = 0; i < n; i++)
+        z[i] = ((ws[i] + m->lam * (w[i] - ws[i])) - mean) * inverse;
+}
+
 /* w~ and its sign. */
-static void mix(const mixing *m, float *scratch, float *z, float *mixed, float *norms,
+static void mix(const mixing *m, float *scratch, float *mixed, float *moments,
                 float *signs) {
     const size_t n1 = m->n1, n2 = m->n2, n = n1 * n2, stride = m->stride;
     const float both = m->alpha * m->beta, own = 1.0f - m->alpha;
     const float server = m->alpha - both, lam = m->lam;
-    float *half = scratch, *turned = scratch + n1 * stride;
-    for (size_t f = 0; f < m->filters; f++, z += n, mixed += n, signs += n) {
+    float *half = scratch, *turned = scratch + n1 * stride, *z = turned + n1 * stride;
+    for (size_t f = 0; f < m->filters; f++, moments += 2, mixed += n, signs += n) {
         const float *w = m->w + f * n, *ws = m->w_server + f * n;
         const float *zs = m->z_server + f * n;
         for (size_t i = 0; i < n; i++) z[i] = ws[i] + lam * (w[i] - ws[i]);
-        const float mean = sum_of(z, n) / (float)n;
-        for (size_t i = 0; i < n; i++) z[i] -= mean;
-        const float norm = sqrtf(dot(z, z, n));
-        const float inverse = 1.0f / (norm * m->per_norm + m->eps);
-        norms[f] = norm;
-        for (size_t i = 0; i < n; i++) z[i] *= inverse;
+        moments[0] = sum_of(z, n) / (float)n;
+        for (size_t i = 0; i < n; i++) z[i] -= moments[0];
+        moments[1] = sqrtf(dot(z, z, n));
+        standardize(m, w, ws, moments, z, n);
         matrix_product(z, n2, m->right, half, n1, n2, stride);
         matrix_product(m->left, n1, half, turned, n1, n1, stride);
         for (size_t r = 0; r < n1; r++)
@@ -34,15 +40,18 @@ static void mix(const mixing *m, float *scratch, float *z, float *mixed, float *
 
 /* dL/dw of dL/dsign; sums receives dL/dalpha, dL/dbeta and dL/dlambda. */
 static void mix_gradient(const mixing *m, float *scratch, const float *grad,
-                         const float *z, const float *mixed, const float *norms,
-                         float *dw, double sums[3]) {
+                         const float *mixed, const float *moments, float *dw,
+                         double sums[3]) {
     const size_t n1 = m->n1, n2 = m->n2, n = n1 * n2, stride = m->stride;
     const float both = m->alpha * m->beta, own = 1.0f - m->alpha, lam = m->lam;
     const float height = m->height, slope = m->slope;
     float *half = scratch, *turned = scratch + n1 * stride, *g = turned + n1 * stride;
+    float *z = g + n1 * stride;
     double with_z = 0.0, with_server = 0.0, with_turned = 0.0, fused = 0.0;
-    for (size_t f = 0; f < m->filters; f++, z += n, mixed += n, grad += n, dw += n) {
+    for (size_t f = 0; f < m->filters; f++, mixed += n, grad += n, dw += n) {
         const float *w = m->w + f * n, *ws = m->w_server + f * n;
+        const float norm = moments[2 * f + 1];
+        standardize(m, w, ws, moments + 2 * f, z, n);
         for (size_t i = 0; i < n; i++) {
             const float a = mixed[i] < 0.0f ? -mixed[i] : mixed[i];
             const float v = height - slope * a;
@@ -58,9 +67,9 @@ static void mix_gradient(const mixing *m, float *scratch, const float *grad,
         with_turned += (double)dot(turned, z, n);
         for (size_t i = 0; i < n; i++) g[i] = own * g[i] + both * turned[i];
         const float mean = sum_of(g, n) / (float)n;
-        const float tiny = norms[f] > FLT_MIN ? norms[f] : FLT_MIN;
+        const float tiny = norm > FLT_MIN ? norm : FLT_MIN;
         const float coupling = dot(g, z, n) / tiny * lam * m->per_norm;
-        const float gain = lam / (norms[f] * m->per_norm + m->eps);
+        const float gain = lam / (norm * m->per_norm + m->eps);
         for (size_t i = 0; i < n; i++) {
             const float d = (g[i] - mean) * gain - z[i] * coupling;
             dw[i] = d;

@@ -9,15 +9,15 @@ typedef struct {
     const float *r1, *r2;
 } layer_weights;
 
-static int take_weights(PyObject *args, layer_weights *of, address rest[5]) {
+static int take_weights(PyObject *args, layer_weights *of, address rest[4]) {
     const char *name;
     Py_ssize_t filters, n1, n2, taps;
     address w, w_server, z_server, r1, r2;
     mixing *m = &of->m;
-    if (!PyArg_ParseTuple(args, "s(nnnn)(fffffff)(KKKKK)(KKKKK)", &name, &filters, &n1,
+    if (!PyArg_ParseTuple(args, "s(nnnn)(fffffff)(KKKKK)(KKKK)", &name, &filters, &n1,
                           &n2, &taps, &m->lam, &m->alpha, &m->beta, &m->per_norm,
                           &m->eps, &m->height, &m->slope, &w, &w_server, &z_server, &r1,
-                          &r2, rest, rest + 1, rest + 2, rest + 3, rest + 4))
+                          &r2, rest, rest + 1, rest + 2, rest + 3))
         return 0;
     m->filters = (size_t)filters, m->n1 = (size_t)n1, m->n2 = (size_t)n2;
     m->taps = (size_t)taps;
@@ -28,32 +28,32 @@ static int take_weights(PyObject *args, layer_weights *of, address rest[5]) {
     return of->k != NULL;
 }
 
-/* mix(..., (z, mixed, norms, signs, 0)) */
+/* mix(..., (mixed, moments, signs, 0)) */
 PyObject *py_mix(PyObject *self, PyObject *args) {
     (void)self;
     layer_weights of;
-    address to[5];
+    address to[4];
     int done;
     if (!take_weights(args, &of, to)) return NULL;
     Py_BEGIN_ALLOW_THREADS
     done = train_mix(of.k, of.m, of.r1, of.r2, AT(float, to[0]), AT(float, to[1]),
-                     AT(float, to[2]), AT(float, to[3]));
+                     AT(float, to[2]));
     Py_END_ALLOW_THREADS
     return finish(done);
 }
 
-/* mix_gradient(..., (grad, z, mixed, norms, dw)) -> dL/dalpha, dL/dbeta, dL/dlambda */
+/* mix_gradient(..., (grad, mixed, moments, dw)) -> dL/dalpha, dL/dbeta, dL/dlambda */
 PyObject *py_mix_gradient(PyObject *self, PyObject *args) {
     (void)self;
     layer_weights of;
-    address at[5];
+    address at[4];
     double sums[3];
     int done;
     if (!take_weights(args, &of, at)) return NULL;
     Py_BEGIN_ALLOW_THREADS
     done = train_mix_gradient(of.k, of.m, of.r1, of.r2, AT(float, at[0]),
                               AT(float, at[1]), AT(float, at[2]), AT(float, at[3]),
-                              AT(float, at[4]), sums);
+                              sums);
     Py_END_ALLOW_THREADS
     if (!done) return PyErr_NoMemory();
     return Py_BuildValue("ddd", sums[0], sums[1], sums[2]);

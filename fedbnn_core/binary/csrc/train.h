@@ -128,13 +128,13 @@ typedef struct {
                            size_t k, size_t channels, int16_t *sums);
     void (*depthwise_correlate)(const int16_t *a, const int16_t *q, size_t width,
                                 size_t k, size_t channels, int32_t *sums);
-    /* z, w~ and its sign, the latter channels-last; the filters' norms. */
-    void (*mix)(const mixing *m, float *scratch, float *z, float *mixed, float *norms,
+    /* w~ and its sign, the latter channels-last; of every filter mean and norm. */
+    void (*mix)(const mixing *m, float *scratch, float *mixed, float *moments,
                 float *signs);
     /* dL/dw of dL/dsign; dL/dalpha, dL/dbeta, dL/dlambda in `sums`. */
     void (*mix_gradient)(const mixing *m, float *scratch, const float *grad,
-                         const float *z, const float *mixed, const float *norms,
-                         float *dw, double sums[3]);
+                         const float *mixed, const float *moments, float *dw,
+                         double sums[3]);
     /* Improve R1 and R2; how far they were from orthogonal. */
     float (*turn)(const turning *l, float *r1, float *r2);
 } train_kernels;
@@ -201,11 +201,10 @@ int train_depthwise_weight_gradient(const train_kernels *k, const geometry *g,
 
 /* `m` without left, right and stride; these follow from the layer's R1 and R2. */
 int train_mix(const train_kernels *k, mixing m, const float *r1, const float *r2,
-              float *z, float *mixed, float *norms, float *signs);
+              float *mixed, float *moments, float *signs);
 int train_mix_gradient(const train_kernels *k, mixing m, const float *r1,
-                       const float *r2, const float *grad, const float *z,
-                       const float *mixed, const float *norms, float *dw,
-                       double sums[3]);
+                       const float *r2, const float *grad, const float *mixed,
+                       const float *moments, float *dw, double sums[3]);
 /* `l` with sizes and x only. R1 (n1 x n1) and R2 are improved in place. */
 int train_turn(const train_kernels *k, turning l, float *r1, float *r2,
                float *deviation);
