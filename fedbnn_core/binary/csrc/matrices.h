@@ -2,7 +2,7 @@
  * that all give the same bits: a product of matrices adds up one output value at a time,
  * and a sum over many values has LANES partial sums. Every kernel file includes this. */
 
-enum { LANES = 8, MATRIX_ROWS = 4 };
+enum { MATRIX_ROWS = 4 };
 typedef float lanes
     __attribute__((vector_size(LANES * sizeof(float)), aligned(4), may_alias));
 #define LANES_AT(v) (*(const lanes *)(v))

@@ -3,13 +3,11 @@
 
 #include "train.h"
 
-enum { ROUND = 8 };
-
 /* Memory for both matrices and four filters; NULL where there is none. R1^T X R2 or,
  * for the gradient, R1 X R2^T. */
 static float *lay_out(mixing *m, const float *r1, const float *r2, int gradient) {
     const size_t n1 = m->n1, n2 = m->n2;
-    m->stride = (n2 + ROUND - 1) / ROUND * ROUND;
+    m->stride = whole_lanes(n2);
     float *left = calloc(n1 * n1 + (n2 + 4 * n1) * m->stride, sizeof *left);
     if (!left) return NULL;
     float *right = left + n1 * n1;

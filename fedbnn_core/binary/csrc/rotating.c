@@ -4,10 +4,6 @@
 
 #include "train.h"
 
-enum { ROUND = 8 };
-
-static size_t rounded_up(size_t n) { return (n + ROUND - 1) / ROUND * ROUND; }
-
 /* Copy rows of n values, `from` and `to` values apart. */
 static void copy_rows(float *to, size_t to_row, const float *from, size_t from_row,
                       size_t n) {
@@ -17,8 +13,8 @@ static void copy_rows(float *to, size_t to_row, const float *from, size_t from_r
 
 int train_turn(const train_kernels *k, turning l, float *r1, float *r2,
                float *deviation) {
-    const size_t s1 = l.stride1 = rounded_up(l.n1);
-    const size_t s2 = l.stride2 = rounded_up(l.n2);
+    const size_t s1 = l.stride1 = whole_lanes(l.n1);
+    const size_t s2 = l.stride2 = whole_lanes(l.n2);
     const size_t widest = s1 > s2 ? s1 : s2, high = l.n2 * s1, wide = l.n1 * s2;
     l.square = widest * widest;
     const size_t matrices = l.square * 4 + 2 * high + l.n1 * s1 + l.n2 * s2;

@@ -14,8 +14,11 @@
 enum {
     COLUMNS = 16,  /* columns of one panel of +-1 */
     MAX_ROWS = 12, /* rows of the largest tile */
-    ZERO = 128     /* g is stored plus 128, as an unsigned byte */
+    ZERO = 128,    /* g is stored plus 128, as an unsigned byte */
+    LANES = 8      /* rows of float matrices are whole groups of so many values */
 };
+
+static inline size_t whole_lanes(size_t n) { return (n + LANES - 1) / LANES * LANES; }
 
 enum { POOL_NONE, POOL_AFTER, POOL_BEFORE };
 
