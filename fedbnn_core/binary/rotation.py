@@ -238,8 +238,8 @@ def _each(r: Tensor) -> Tensor:
     return r if r.dim() == 2 else r[:, None]
 
 
-_STEPS = 6
-_HEADROOM = 1.15
+_STEPS = 8
+_LARGEST = 1.4
 _MAX_DEVIATION = 1e-5
 
 
@@ -248,14 +248,17 @@ def _newton_schulz(matrix: Tensor) -> tuple[Tensor, Tensor]:
 
     x <- x (15/8 I - 5/4 s + 3/8 s^2), s = x^T x, drives every singular value in
     (0, 1.52) to 1, the last steps with the third power of the error. The start is
-    scaled to singular values with a root mean square of 1 / 1.15, so that the largest
-    may be 1.75 times the mean. Weights and their signs give D a condition of 1.2 to 3;
-    6 steps are exact to float32 up to 8 and more.
+    scaled by the norm of s^2, the eighth root of the sum of all singular values to the
+    eighth: it is as large as the largest one, and little larger. Weights and their
+    signs give D a condition of 1.2 to 3 at first and of 9 after hundreds of rounds;
+    8 steps are exact to float32 up to 40.
     """
     n = matrix.shape[-1]
     identity = torch.eye(n, dtype=matrix.dtype, device=matrix.device)
-    size = torch.linalg.vector_norm(matrix, dim=(-2, -1), keepdim=True)
-    x = matrix * (math.sqrt(n) / _HEADROOM / size)
+    x = matrix / torch.linalg.vector_norm(matrix, dim=(-2, -1), keepdim=True)
+    s = x.mT @ x
+    fourth = torch.linalg.vector_norm(s @ s, dim=(-2, -1), keepdim=True)
+    x = x * (_LARGEST / fourth.sqrt().sqrt())
     plus_product = torch.addmm if matrix.dim() == 2 else torch.baddbmm
     for _ in range(_STEPS):
         s = x.mT @ x

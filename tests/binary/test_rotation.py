@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedbnn_core.binary import devices, native_rotation, native_steps
+from fedbnn_core.binary import devices, native_rotation, native_steps, rotation
 from fedbnn_core.binary.model import binary_layers
 from fedbnn_core.binary.rotation import (
     _by_svd,
@@ -421,6 +421,43 @@ def test_all_kernel_sets_learn_the_same_bits(n: int) -> None:
 )
 def test_what_has_no_kernel_is_left_to_torch(weights: torch.Tensor) -> None:
     assert not native_rotation.takes(weights)
+
+
+def weights_with(singular: np.ndarray, filters: int = 400) -> torch.Tensor:
+    """Return filters of n x n whose D1, at R = I, has about these singular values.
+
+    sum_i sign(X_i) X_i^T of Gaussian rows that are as long as the values ask for.
+    """
+    n = len(singular)
+    rows = gaussian(filters, n, n, seed=9) * torch.tensor(singular)[:, None].float()
+    return rows.reshape(filters, n * n)
+
+
+@pytest.mark.parametrize("native", NATIVE)
+@pytest.mark.parametrize(
+    ("condition", "outlier"),
+    [(1.0, 1.0), (1.0, 3.0), (9.0, 1.0), (9.0, 3.0), (30.0, 1.0)],
+)
+def test_no_svd_is_needed_for_matrices_of_long_trainings(
+    condition: float, outlier: float, native: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After 400 rounds D had a condition of 9, its largest value 2.5 times the mean."""
+    singular = np.geomspace(1.0, 1.0 / condition, 24)
+    singular[0] *= outlier
+    weights, start = weights_with(singular), common_start(24 * 24)
+    blocks = weights.double().numpy().reshape(-1, 24, 24)
+    d1 = sum(plus_minus(block) @ block.T for block in blocks)
+    found = np.linalg.svd(d1, compute_uv=False)
+    assert found[0] / found[-1] > 0.8 * condition
+    expected = spec_iteration(blocks, *(r.double().numpy() for r in start))
+
+    def refuse(matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        raise AssertionError("the SVD was needed")
+
+    monkeypatch.setattr(rotation, "_by_svd", refuse)
+    learnt = learn_rotation(weights, start, iterations=1, native=native)
+    for got, wanted in zip(learnt, expected, strict=True):
+        np.testing.assert_allclose(got.numpy(), wanted, atol=2e-6)
 
 
 def test_the_matrix_iteration_is_the_svd_on_a_trained_network() -> None:

@@ -1,15 +1,19 @@
 /* Rotations of a layer, learnt from its weights: METHOD.md, Eq. 11 and 12. Every kernel
  * file includes this. */
 
-enum { POLAR_STEPS = 6 };
-static const float POLAR_HEADROOM = 1.15f;
+enum { POLAR_STEPS = 8 };
+static const float POLAR_LARGEST = 1.4f;
 
 /* The factor U V^T of x = U S V^T, in place, and how far it is from orthogonal: the
  * Newton-Schulz iteration that rotation.py explains. `room` holds two such matrices. */
 static float polar_factor(float *x, size_t n, size_t stride, float *room) {
     float *s = room, *step = room + n * stride;
     const float size = sqrtf(dot(x, x, n * stride));
-    const float scale = sqrtf((float)n) / POLAR_HEADROOM / size;
+    for (size_t i = 0; i < n * stride; i++) x[i] /= size;
+    transposed_product(x, stride, x, s, n, n, stride);
+    matrix_product(s, stride, s, step, n, n, stride);
+    const float fourth = sqrtf(dot(step, step, n * stride));
+    const float scale = POLAR_LARGEST / sqrtf(sqrtf(fourth));
     for (size_t i = 0; i < n * stride; i++) x[i] *= scale;
     for (int turn = 0; turn < POLAR_STEPS; turn++) {
         transposed_product(x, stride, x, s, n, n, stride);
