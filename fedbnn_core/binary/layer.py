@@ -21,7 +21,12 @@ from fedbnn_core.binary.mixing import (
 )
 from fedbnn_core.binary.native_mixing import native_mixed_sign, takes
 from fedbnn_core.binary.options import BinaryOptions
-from fedbnn_core.binary.rotation import Rotation, common_start, learn_rotation
+from fedbnn_core.binary.rotation import (
+    Rotation,
+    common_start,
+    learn_rotation,
+    round_start,
+)
 from fedbnn_core.binary.rounding import Key, step_key
 from fedbnn_core.binary.surrogate import (
     AnySharpness,
@@ -109,7 +114,7 @@ class RotatedBinaryConv2d(nn.Module):
         self.bias = nn.Parameter(torch.zeros(out_channels)) if bias else None
         self.scale = nn.Parameter(torch.ones(out_channels)) if scale else None
 
-        r1, r2 = self._rotation_start()
+        r1, r2 = common_start(self.weights_per_filter)
         for name, value in (
             ("r1", r1),
             ("r2", r2),
@@ -146,21 +151,15 @@ class RotatedBinaryConv2d(nn.Module):
             return torch.ones_like(self.gamma)
         return angle_share(self.gamma)
 
-    def _rotation_start(self) -> Rotation:
-        return common_start(
-            self.weights_per_filter,
-            start=self.options.rotation_start,
-            seed=(self.options.seed, *self.weight.shape),
-        )
-
     @torch.no_grad()
     def begin_round(self) -> None:
         """Freeze the broadcast weights as w_server and restart R."""
         self.w_server.copy_(self.weight)
         self.z_server.copy_(standardize_filters(self.w_server))
-        r1, r2 = self._rotation_start()
-        self.r1.copy_(r1)
-        self.r2.copy_(r2)
+        options, native = self.options, self.has_integer_gradients
+        seed = (options.seed, *self.weight.shape)
+        start = options.rotation_start
+        self.turn(round_start(self.z_server, start=start, seed=seed, native=native))
 
     @torch.no_grad()
     def begin_epoch(self, sharpness: Sharpness, *, rounding: int = 0) -> None:

@@ -20,7 +20,8 @@ class BinaryOptions:
     """"static": sign(BN(x)), folds into integer thresholds. "per-sample": RBNN's
     standardization of each sample before the sign (not exportable)."""
     rotation_start: str = "identity"
-    """R at the start of every round: "identity" or a seeded common "haar" draw."""
+    """R at the start of every round: "identity", a seeded common "haar" draw, or
+    "warm", learnt on the broadcast weights."""
     rotation_iterations: int = 3
     """Bi-rotation iterations at the start of every local epoch; 0 keeps the start."""
     server_alignment: bool = True

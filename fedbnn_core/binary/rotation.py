@@ -29,6 +29,7 @@ __all__ = [
     "orthogonality_error",
     "rotate",
     "rotate_back",
+    "round_start",
 ]
 
 Rotation = tuple[Tensor, Tensor]
@@ -58,7 +59,7 @@ def common_start(
     if start == "identity":
         return torch.eye(n1), torch.eye(n2)
     if start != "haar":
-        raise ValueError(f"rotation start must be 'identity' or 'haar', got {start!r}")
+        raise ValueError(f"a common start is 'identity' or 'haar', got {start!r}")
     generator = torch.Generator().manual_seed(
         sum(part * 1_000_003**i for i, part in enumerate(seed)) % (2**63)
     )
@@ -113,12 +114,37 @@ def learn_rotation(
     return learn_rotations(layers, iterations=iterations, native=native)[0]
 
 
+_WARM_ITERATIONS = 15
+
+
+def round_start(
+    z_server: Tensor, *, start: str, seed: Sequence[int], native: bool = False
+) -> Rotation:
+    """Return the (R1, R2) from which all clients start a round.
+
+    Parameters
+    ----------
+    z_server : std of the broadcast weights (filters, ...).
+    start : "warm" learns on them from the identity, as many iterations as five epochs
+        have: what all clients were sent gives all the same start. Else as for
+        `common_start`.
+    seed : of `common_start`.
+    native : see `learn_rotations`.
+    """
+    n = z_server[0].numel()
+    if start != "warm":
+        return common_start(n, start=start, seed=seed)
+    identity = common_start(n)
+    return learn_anew(
+        z_server, identity, iterations=_WARM_ITERATIONS, times=1, native=native
+    )
+
+
 @torch.no_grad()
 def learn_anew(
     weights: Tensor,
+    rotation: Rotation,
     *,
-    start: str,
-    seed: Sequence[int],
     iterations: int,
     times: int,
     native: bool = False,
@@ -128,14 +154,13 @@ def learn_anew(
     Parameters
     ----------
     weights : standardized fused weights (filters, ...), of one client.
-    start, seed : of `common_start`. Weights that no rotation can be learnt of, because
-        they overflow, keep it.
+    rotation : where the round starts. Weights that no rotation can be learnt of,
+        because they overflow, keep it.
     iterations : of each epoch.
     times : how many epochs.
     native : see `learn_rotations`.
     """
-    rotation = common_start(weights[0].numel(), start=start, seed=seed)
-    if weights[0].numel() == 1 or not weights.isfinite().all():
+    if weights.is_meta or weights[0].numel() == 1 or not weights.isfinite().all():
         return rotation
     for _ in range(times):
         rotation = learn_rotation(

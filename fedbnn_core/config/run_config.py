@@ -126,7 +126,7 @@ class RunConfig:
     omega_start: float = _within(-20.0, 20.0)
     """omega before training: sigmoid(omega) is the client's share of its weights."""
     rotation_start: str = _choice(*ROTATION_STARTS)
-    """R at the start of every round."""
+    """R at the start of every round; warm: learnt on the weights that were sent."""
     rotation_iterations: int = _within(0, 1000)
     """Bi-rotation iterations at the start of every local epoch."""
     served_average: float = _within(0.0, 0.999)

@@ -30,7 +30,7 @@ from fedbnn_core.binary.model import (
     deployed,
     rotations,
 )
-from fedbnn_core.binary.rotation import Rotation, learn_anew, rotate
+from fedbnn_core.binary.rotation import Rotation, learn_anew, rotate, round_start
 from fedbnn_core.binary.surrogate import Sharpness
 from fedbnn_core.config import RunConfig
 from fedbnn_core.data.batches import ClientData
@@ -193,12 +193,8 @@ class FedBNN(Method):
 
     @cached_property
     def _layer_names(self) -> list[str]:
-        scalar = ".omega"
-        return [
-            name.removesuffix(scalar)
-            for name in self.template.broadcast
-            if name.endswith(scalar)
-        ]
+        names = self.template.broadcast
+        return [n.removesuffix(".omega") for n in names if n.endswith(".omega")]
 
     def _aggregate_rotated(
         self,
@@ -233,14 +229,16 @@ class FedBNN(Method):
             torch.tensor(broadcast[key]),
             torch.tensor(self._own_scalars(name, reply)["lambda"]),
         )
-        return learn_anew(
-            standardize_filters(fused),
+        native = config.gradient_bits < 32
+        start = round_start(
+            _standardized(broadcast[key]),
             start=config.rotation_start,
             seed=(config.seed, *broadcast[key].shape),
-            iterations=config.rotation_iterations,
-            times=config.local_epochs,
-            native=config.gradient_bits < 32,
+            native=native,
         )
+        iterations, times = config.rotation_iterations, config.local_epochs
+        z = standardize_filters(fused)
+        return learn_anew(z, start, iterations=iterations, times=times, native=native)
 
     def _mix_layer(
         self, w: Array, w_rotated: Array, w_server: Array, scalars: dict[str, float]

@@ -76,6 +76,31 @@ def test_a_round_restarts_the_rotation_where_all_clients_start(start: str) -> No
     assert torch.equal(one.r2, start_r2)
 
 
+def test_a_warm_start_is_nearer_to_the_broadcast_weights_signs() -> None:
+    """Equal on all clients, which only share the broadcast, and better than I."""
+    options = BinaryOptions(rotation_start="warm", initial_std=0.5)
+    one = layer_of(16, 6, 3, seed=1, options=options)  # 6 filters of 12 x 12
+    two = layer_of(16, 6, 3, seed=2, options=options)
+    with torch.no_grad():
+        two.weight.copy_(one.weight)
+    for layer in (one, two):
+        layer.begin_round()
+    assert torch.equal(one.r1, two.r1)
+    assert torch.equal(one.r2, two.r2)
+    for r in one.rotation:
+        r64 = r.double()
+        np.testing.assert_allclose(r64.T @ r64, np.eye(len(r)), atol=1e-5)
+
+    def bias(r1: np.ndarray, r2: np.ndarray) -> float:
+        z = standardized(one.weight.detach().numpy()).reshape(6, len(r1), len(r2))
+        turned = np.einsum("ji,fjk,kl->fil", r1, z, r2).reshape(6, -1)
+        norms = np.linalg.norm(turned, axis=1) * math.sqrt(turned.shape[1])
+        return float((np.abs(turned).sum(axis=1) / norms).mean())
+
+    at_rest = bias(np.eye(12), np.eye(12))
+    assert bias(*(r.double().numpy() for r in one.rotation)) > at_rest + 0.01
+
+
 def test_another_seed_gives_another_haar_start() -> None:
     one, two = (
         layer_of(4, 6, 3, options=BinaryOptions(rotation_start="haar", seed=seed))

@@ -15,7 +15,7 @@ from fedbnn_core.errors import ConfigError
     ("option", "match"),
     [
         ({"activation": "dynamic"}, "static.*per-sample.*'dynamic'"),
-        ({"rotation_start": "zero"}, "identity.*haar.*'zero'"),
+        ({"rotation_start": "zero"}, "identity.*haar.*warm.*'zero'"),
     ],
 )
 def test_wrong_options_are_named(option: dict[str, str], match: str) -> None:

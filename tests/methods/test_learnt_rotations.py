@@ -6,7 +6,7 @@ import pytest
 from tests.methods.method_rounds import Reply, method, one_round, task
 
 
-@pytest.mark.parametrize("start", ["identity", "haar"])
+@pytest.mark.parametrize("start", ["identity", "haar", "warm"])
 @pytest.mark.parametrize("alignment", [True, False])
 @pytest.mark.parametrize("aggregation", ["server", "client"])
 def test_the_server_learns_what_a_client_would(start, alignment, aggregation):
