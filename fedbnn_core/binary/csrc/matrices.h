@@ -2,16 +2,16 @@
  * that all give the same bits: a product of matrices adds up one output value at a time,
  * and a sum over many values has LANES partial sums. Every kernel file includes this. */
 
-enum { MATRIX_ROWS = 4 };
 typedef float lanes
     __attribute__((vector_size(LANES * sizeof(float)), aligned(4), may_alias));
 #define LANES_AT(v) (*(const lanes *)(v))
 #define STORE_LANES(v, value) (*(lanes *)(v) = (value))
 
-/* What a row of a matrix product adds up at once: two registers, or a wide one. No sum
- * depends on it. */
+/* How many rows of a matrix product are added up at once, and what of each: two
+ * registers, or a wide one. Eight wide sums hide each other's latency; four pairs are
+ * what 16 registers hold. No sum depends on it. */
 #ifdef WIDE_REGISTERS
-enum { PAIR = 2 * LANES };
+enum { MATRIX_ROWS = 8, PAIR = 2 * LANES };
 typedef float pair
     __attribute__((vector_size(PAIR * sizeof(float)), aligned(4), may_alias));
 #define PAIR_AT(v) (*(const pair *)(v))
@@ -19,9 +19,9 @@ typedef float pair
 #define ADD_PRODUCT(sum, v, b) ((sum) += (v) * (b))
 #else
 #ifdef NARROW_REGISTERS
-enum { PAIR = LANES };
+enum { MATRIX_ROWS = 4, PAIR = LANES };
 #else
-enum { PAIR = 2 * LANES };
+enum { MATRIX_ROWS = 4, PAIR = 2 * LANES };
 #endif
 typedef float half_pair
     __attribute__((vector_size(PAIR / 2 * sizeof(float)), aligned(4), may_alias));
@@ -59,6 +59,50 @@ static float dot(const float *a, const float *b, size_t n) {
     return sum_of_lanes(parts);
 }
 
+/* What `sum_of` returns for a, and `dot` for a and b, in one pass. */
+static void sum_and_dot(const float *a, const float *b, size_t n, float *sum,
+                        float *product) {
+    lanes total = {0}, products = {0};
+    float parts[2][LANES];
+    size_t i = 0;
+    for (; i + LANES <= n; i += LANES) {
+        lanes value = LANES_AT(a + i);
+        total += value;
+        products += value * LANES_AT(b + i);
+    }
+    STORE_LANES(parts[0], total);
+    STORE_LANES(parts[1], products);
+    for (size_t j = 0; i + j < n; j++) {
+        parts[0][j] += a[i + j];
+        parts[1][j] += a[i + j] * b[i + j];
+    }
+    *sum = sum_of_lanes(parts[0]);
+    *product = sum_of_lanes(parts[1]);
+}
+
+/* `dot` of a and b, a and c, d and b, in one pass. */
+static void three_dots(const float *a, const float *b, const float *c, const float *d,
+                       size_t n, float out[3]) {
+    lanes ab = {0}, ac = {0}, db = {0};
+    float parts[3][LANES];
+    size_t i = 0;
+    for (; i + LANES <= n; i += LANES) {
+        lanes ai = LANES_AT(a + i), bi = LANES_AT(b + i);
+        ab += ai * bi;
+        ac += ai * LANES_AT(c + i);
+        db += LANES_AT(d + i) * bi;
+    }
+    STORE_LANES(parts[0], ab);
+    STORE_LANES(parts[1], ac);
+    STORE_LANES(parts[2], db);
+    for (size_t j = 0; i + j < n; j++) {
+        parts[0][j] += a[i + j] * b[i + j];
+        parts[1][j] += a[i + j] * c[i + j];
+        parts[2][j] += d[i + j] * b[i + j];
+    }
+    for (int k = 0; k < 3; k++) out[k] = sum_of_lanes(parts[k]);
+}
+
 /* Rows of c = a b: value k of row r of `a` lies at r * a_row + k * a_step; b and c have
  * rows of `stride` values, a multiple of LANES. */
 static inline __attribute__((always_inline)) void
@@ -89,8 +133,14 @@ static inline __attribute__((always_inline)) void
 all_matrix_rows(const float *a, size_t a_row, const size_t a_step, const float *b,
                 float *c, size_t rows, size_t depth, size_t stride) {
     size_t r = 0;
-    for (; r + 4 <= rows; r += 4, a += 4 * a_row, c += 4 * stride)
+    for (; r + MATRIX_ROWS <= rows; r += MATRIX_ROWS) {
+        matrix_rows(a, a_row, a_step, b, c, depth, stride, MATRIX_ROWS);
+        a += MATRIX_ROWS * a_row, c += MATRIX_ROWS * stride;
+    }
+    if (r + 4 <= rows) {
         matrix_rows(a, a_row, a_step, b, c, depth, stride, 4);
+        r += 4, a += 4 * a_row, c += 4 * stride;
+    }
     switch (rows - r) {
     case 3: matrix_rows(a, a_row, a_step, b, c, depth, stride, 3); break;
     case 2: matrix_rows(a, a_row, a_step, b, c, depth, stride, 2); break;

@@ -62,13 +62,16 @@ static void mix_gradient(const mixing *m, float *scratch, const float *grad,
         if (stride != n2)
             for (size_t r = 1; r < n1; r++)
                 memmove(turned + r * n2, turned + r * stride, n2 * sizeof *turned);
-        with_z += (double)dot(g, z, n);
-        with_server += (double)dot(g, m->z_server + f * n, n);
-        with_turned += (double)dot(turned, z, n);
+        float products[3], sum, with_own;
+        three_dots(g, z, m->z_server + f * n, turned, n, products);
+        with_z += (double)products[0];
+        with_server += (double)products[1];
+        with_turned += (double)products[2];
         for (size_t i = 0; i < n; i++) g[i] = own * g[i] + both * turned[i];
-        const float mean = sum_of(g, n) / (float)n;
+        sum_and_dot(g, z, n, &sum, &with_own);
+        const float mean = sum / (float)n;
         const float tiny = norm > FLT_MIN ? norm : FLT_MIN;
-        const float coupling = dot(g, z, n) / tiny * lam * m->per_norm;
+        const float coupling = with_own / tiny * lam * m->per_norm;
         const float gain = lam / (norm * m->per_norm + m->eps);
         for (size_t i = 0; i < n; i++) {
             const float d = (g[i] - mean) * gain - z[i] * coupling;
