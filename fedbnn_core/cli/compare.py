@@ -146,6 +146,10 @@ def plot_runs(runs: "Sequence[RunFigures]", path: Path) -> None:
         over_rounds.plot(run.rounds_seen, accuracy, label=run.name)
         over_bytes.plot(megabytes, accuracy)
         cost.scatter([run.memory_measured_mb], [100 * run.test_accuracy])
+    # The first rounds would press the rest together.
+    later = [a for run in runs for a in run.val_accuracy[len(run.val_accuracy) // 15 :]]
+    for axes in (over_rounds, over_bytes):
+        axes.set_ylim(bottom=100 * min(later, default=0.0) - 1)
     over_rounds.set(xlabel="round", ylabel="validation accuracy %")
     over_bytes.set(xlabel="MB up and down so far", xscale="log")
     cost.set(
@@ -160,5 +164,5 @@ def plot_runs(runs: "Sequence[RunFigures]", path: Path) -> None:
     over_rounds.grid(alpha=0.3)
     over_rounds.set_title("by round")
     over_bytes.set_title("by traffic")
-    figure.legend(loc="outside lower center", fontsize="small")
+    figure.legend(loc="outside lower center", ncols=6, fontsize="small")
     figure.savefig(path, dpi=120)

@@ -174,6 +174,8 @@ def test_published_figures_are_the_paper_s(name):
         for row, figures in PUBLISHED[name].items():
             halves = [half.split()[index] for half in figures.split("/")]
             expected[row] = Published(*map(float, halves))
+        # Ours has the paper's FedBNN beside it.
+        expected["fedbnn-plus"] = expected["fedbnn"]
         assert told == expected
 
 
